@@ -1,0 +1,29 @@
+# Libraries from outside, under one kind of name: moetape_external_<name>. Nothing is downloaded.
+
+# The rule for Highway is shared with the installed package, which needs it at link time.
+include("${CMAKE_CURRENT_LIST_DIR}/MoetapeFindHighway.cmake")
+find_package(fmt REQUIRED)
+find_package(Threads REQUIRED)
+find_path(MOETAPE_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+
+add_library(moetape_external_hwy INTERFACE)
+target_link_libraries(moetape_external_hwy INTERFACE moetape::highway)
+
+add_library(moetape_external_fmt INTERFACE)
+target_link_libraries(moetape_external_fmt INTERFACE fmt::fmt-header-only)
+
+add_library(moetape_external_threads INTERFACE)
+target_link_libraries(moetape_external_threads INTERFACE Threads::Threads)
+
+add_library(moetape_external_xxhash INTERFACE)
+target_include_directories(moetape_external_xxhash SYSTEM INTERFACE "${MOETAPE_XXHASH_INCLUDE_DIR}")
+target_compile_definitions(moetape_external_xxhash INTERFACE XXH_INLINE_ALL)
+
+if(MOETAPE_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  find_package(rapidcheck REQUIRED)
+  include(GoogleTest)
+endif()
+if(MOETAPE_BUILD_BENCH)
+  find_package(benchmark REQUIRED)
+endif()
