@@ -1,0 +1,15 @@
+// Widening narrow ids to the integers that others work with. Pure; any alignment.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "moetape/array.h"
+
+namespace moetape::inline v0::simd {
+
+// Writes `count` integers of `type` to out. id_bytes (1 or 2) is what an id has in `ids`. `type` must hold
+// every id: two-byte ids go to two bytes or more.
+void widen(void* out, IntType type, const std::byte* ids, int id_bytes, int64_t count);
+
+}  // namespace moetape::inline v0::simd
