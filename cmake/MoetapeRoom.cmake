@@ -28,7 +28,7 @@ function(moetape_room room)
 endfunction()
 
 # moetape_test(<name> SOURCES <file>... LIBRARIES <target>... [LABELS <label>...]): one GoogleTest program,
-# each of its tests a test of ctest.
+# each of its tests a test of ctest. Tests with the label "race" are what `make tsan` builds and runs.
 function(moetape_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBRARIES;LABELS")
   if(NOT MOETAPE_BUILD_TESTS)
@@ -39,6 +39,9 @@ function(moetape_test name)
                                         GTest::gmock GTest::gtest_main)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        PROPERTIES TIMEOUT 600 LABELS "${arg_LABELS}")
+  if("race" IN_LIST arg_LABELS)
+    add_dependencies(moetape_race_tests ${name})
+  endif()
 endfunction()
 
 # moetape_bench(<name> SOURCES <file>... LIBRARIES <target>...): one Google Benchmark program.

@@ -15,23 +15,23 @@
 namespace moetape::inline v0 {
 
 enum class ErrorCode : uint8_t {
-  kInvalidArgument,   // a value that no call of this kind takes
-  kWrongType,         // an element type that is not taken here
-  kWrongShape,        // dimensions or counts that do not fit together
-  kOutOfRange,        // an index, slot, layer or position outside its range
-  kCapacity,          // more rows than a fixed buffer holds
-  kMemoryLimit,       // the size asked for is above the limit given
-  kOutOfMemory,       // the system gave no memory
-  kNotCaptured,       // layers that nobody captured in a step
-  kAlreadyCaptured,   // rows captured twice in one step
-  kStepOrder,         // a step or version that is not allowed now
-  kSpecMismatch,      // routes of another spec
-  kConflict,          // two records of one row that differ
-  kMissingRows,       // missing rows where the receiver cannot say "missing"
-  kCorruptData,       // bytes that are not what they claim to be
-  kUnsupported,       // something that moetape does not do, by name
-  kTimeout,           // something awaited did not happen in time
-  kClosed,            // the object was closed
+  kInvalidArgument,  // a value that no call of this kind takes
+  kWrongType,        // an element type that is not taken here
+  kWrongShape,       // dimensions or counts that do not fit together
+  kOutOfRange,       // an index, slot, layer or position outside its range
+  kCapacity,         // more rows than a fixed buffer holds
+  kMemoryLimit,      // the size asked for is above the limit given
+  kOutOfMemory,      // the system gave no memory
+  kNotCaptured,      // layers that nobody captured in a step
+  kAlreadyCaptured,  // rows captured twice in one step
+  kStepOrder,        // a step or version that is not allowed now
+  kSpecMismatch,     // routes of another spec
+  kConflict,         // two records of one row that differ
+  kMissingRows,      // missing rows where the receiver cannot say "missing"
+  kCorruptData,      // bytes that are not what they claim to be
+  kUnsupported,      // something that moetape does not do, by name
+  kTimeout,          // something awaited did not happen in time
+  kClosed,           // the object was closed
 };
 
 inline constexpr int kNumErrorCodes = static_cast<int>(ErrorCode::kClosed) + 1;

@@ -33,7 +33,8 @@ TEST(Error, NamesAreDistinctAndNotEmpty) {
 }
 
 Result<int> half(int number) {
-  if (number % 2 != 0) return fail(ErrorCode::kInvalidArgument, "number: expected an even one, got {}", number);
+  if (number % 2 != 0)
+    return fail(ErrorCode::kInvalidArgument, "number: expected an even one, got {}", number);
   return number / 2;
 }
 

@@ -18,18 +18,18 @@ template <class... Args>
 }  // namespace moetape::inline v0
 
 // Leaves the function with the error of a Status or Result, if it has one.
-#define MOETAPE_TRY(expression)                                                     \
-  do {                                                                              \
-    if (auto&& moetape_try_result = (expression); !moetape_try_result) {            \
-      return ::moetape::Failure(std::move(moetape_try_result).error());             \
-    }                                                                               \
+#define MOETAPE_TRY(expression)                                          \
+  do {                                                                   \
+    if (auto&& moetape_try_result = (expression); !moetape_try_result) { \
+      return ::moetape::Failure(std::move(moetape_try_result).error());  \
+    }                                                                    \
   } while (0)
 
 #define MOETAPE_CONCAT_INNER(a, b) a##b
 #define MOETAPE_CONCAT(a, b) MOETAPE_CONCAT_INNER(a, b)
-#define MOETAPE_ASSIGN_INNER(result, target, expression)                            \
-  auto result = (expression);                                                       \
-  if (!result) return ::moetape::Failure(std::move(result).error());                \
+#define MOETAPE_ASSIGN_INNER(result, target, expression)             \
+  auto result = (expression);                                        \
+  if (!result) return ::moetape::Failure(std::move(result).error()); \
   target = *std::move(result)
 
 // MOETAPE_ASSIGN(auto rows, count_rows(x)): declares or assigns the value, or leaves with the error.

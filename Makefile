@@ -1,0 +1,104 @@
+# `make demo` and `make test` need nothing but a fresh Debian 12 or Ubuntu 24.04, and do nothing twice.
+# `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+PACKAGES ?= $(shell sed '/^\#/d' packages.txt)
+MODEL ?=
+
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+BUILD := build/release
+WERROR := $(if $(CI),ON,OFF)
+CONFIGURE := cmake --log-level=NOTICE -DMOETAPE_WERROR=$(WERROR) --preset
+COMPILE := cmake --build --parallel $(JOBS) --preset
+CTEST := ctest --no-tests=error --parallel $(JOBS) --preset
+
+CXX_FILES = $(shell find include src python/bindings tests bench examples engines -name '*.h' -o -name '*.cc' 2>/dev/null)
+BENCH_ENV := GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000
+
+.PHONY: help setup configure python build demo test test-release test-python asan tsan nightly bench lint tidy format clean distclean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
+
+setup: build/.packages $(VENV)/.requirements  ## packages and .venv, what is missing of them
+
+build/.packages: packages.txt tools/install_packages
+	@mkdir -p build
+	@tools/install_packages $(PACKAGES)
+	@touch $@
+
+$(VENV)/.requirements: requirements-dev.txt tools/make_venv | build/.packages
+	@tools/make_venv "$(PYTHON)" "$(VENV)" requirements-dev.txt
+	@echo "$(CURDIR)/python" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/moetape-sources.pth"
+	@touch $@
+
+configure: setup
+	@$(CONFIGURE) release -DMOETAPE_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(BIN)/python
+
+python: configure  ## the Python extension, beside the sources that .venv imports
+	@$(COMPILE) release --target moetape_python
+
+build: configure  ## library, C++ tests and the Python extension, into build/release
+	@$(COMPILE) release
+
+demo: python  ## serve, record, ship and replay a small model (MODEL=folder for a checkpoint of yours)
+	@$(BIN)/python examples/demo.py $(if $(MODEL),--model "$(MODEL)")
+
+test: test-release test-python asan tsan  ## everything
+	@echo "moetape: all tests passed"
+
+test-release: build
+	@$(CTEST) release
+
+test-python: build
+	@$(BIN)/python -m pytest
+
+asan: setup  ## C++ tests under the address and undefined-behaviour sanitizers
+	@$(CONFIGURE) asan
+	@$(COMPILE) asan
+	@$(CTEST) asan
+
+tsan: setup  ## the tests of racing threads under the thread sanitizer
+	@$(CONFIGURE) tsan
+	@$(COMPILE) tsan --target moetape_race_tests
+	@$(CTEST) tsan --label-regex race
+
+nightly: export MOETAPE_TEST_OPS := 1000000
+nightly: build  ## the random tests with ten times the operations
+	@$(CTEST) release
+	@$(BIN)/python -m pytest
+
+bench: configure  ## benchmarks against what engines do today
+	@$(CONFIGURE) release -DMOETAPE_BUILD_BENCH=ON
+	@$(COMPILE) release
+	@for program in $$(find $(BUILD) -name 'moetape_*_bench' -type f | sort); do $(BENCH_ENV) "$$program"; done
+	@$(BENCH_ENV) $(BIN)/python bench/peers.py
+
+lint: setup  ## ruff, mypy and clang-format, without changing anything
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+
+tidy: configure  ## clang-tidy over the library's sources (minutes)
+	@tools/install_packages clang-tidy-19
+	@clang-tidy-19 --quiet -p $(BUILD) $$(find src -name '*.cc' ! -name '*_test.cc' ! -name '*_bench.cc')
+
+format: setup  ## lay out Python and C++ as the project does
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(CXX_FILES)
+
+clean:  ## remove what was built
+	@rm -rf build python/moetape/*.so
+
+distclean: clean  ## and .venv
+	@rm -rf .venv
