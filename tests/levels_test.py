@@ -92,10 +92,8 @@ def cpp_faults(root: Path) -> list[str]:
                     faults.append(f"{place}: a public header includes {name}, which is not public")
             elif quoted and not is_outside(quoted):
                 faults.append(f'{place}: "{quoted}" is no file of ours; libraries stand in <>')
-            elif is_public and name not in STD_HEADERS:
-                faults.append(
-                    f"{place}: a public header includes {name}, which is not of the standard library"
-                )
+            elif is_public and not STD_HEADER.fullmatch(name):
+                faults.append(f"{place}: a public header includes {name}, not of the standard library")
     return faults
 
 
