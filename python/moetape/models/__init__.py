@@ -19,12 +19,14 @@ from moetape.models.intercept import (
     num_intercepted,
     remove_all,
 )
+from moetape.models.override import Override
 from moetape.models.routers import Router, find_routers, model_name, spec_of, spec_of_routers
 
 __all__ = [
     "Forcer",
     "Handle",
     "Interceptor",
+    "Override",
     "Router",
     "Tap",
     "find_routers",

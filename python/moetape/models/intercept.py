@@ -13,7 +13,6 @@ repeated (recomputation); each forward has its own state. Taps and forcers run o
 
 from __future__ import annotations
 
-import types
 import weakref
 from collections.abc import Callable, Iterable
 from threading import RLock
@@ -24,6 +23,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from moetape import ConflictError, InvalidArgumentError, UnsupportedError
+from moetape.models.override import Override
 from moetape.models.routers import Router
 
 Tap = Callable[[int, torch.Tensor], object]
@@ -60,6 +60,7 @@ class Interceptor:
         self._module = weakref.ref(router.module)
         self._taps: dict[Handle, Tap] = {}
         self._forcers: dict[Handle, Forcer] = {}
+        self._override: Override | None = None
 
     def add_tap(self, tap: Tap) -> Handle:
         """Call `tap` with the ids that the experts receive, once per forward. Taps run in the order added."""
@@ -90,22 +91,22 @@ class Interceptor:
 
     def _install(self, module: nn.Module) -> None:
         _interceptors[module] = self
-        outermost = module.__dict__.get("forward")
-        if not _is_ours(outermost):
-            module.__dict__["forward"] = _Forward(weakref.ref(module), outermost)
+        if self._override is None:
+            self._override = Override(module, "forward", self._forward)
 
     def _uninstall(self) -> None:
-        module = self._module()
-        if module is None:
-            return
-        _interceptors.pop(module, None)
-        outermost = module.__dict__.get("forward")
-        if not isinstance(outermost, _Forward):
-            return  # somebody wrapped ours: it stays below theirs and only passes through
-        if outermost.before is None:
-            del module.__dict__["forward"]
-        else:
-            module.__dict__["forward"] = outermost.before
+        if (module := self._module()) is not None:
+            _interceptors.pop(module, None)
+        if self._override is not None:
+            self._override.remove()
+            self._override = None
+
+    def _forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        mode = _TopKMode(self)
+        with mode:
+            result = forward(*args, **kwargs)
+        mode.check()
+        return result
 
     def _top_k(self, scores: torch.Tensor, live: Any) -> Any:
         """The result of the router's top-k after forcers and taps."""
@@ -158,45 +159,6 @@ def remove_all(handles: Iterable[Handle]) -> None:
     """Remove every handle."""
     for handle in handles:
         handle.remove()
-
-
-def _is_ours(function: Any) -> bool:
-    while function is not None and not isinstance(function, _Forward):
-        function = getattr(function, "__wrapped__", None)
-    return function is not None
-
-
-class _Forward:
-    """Stands in a module's own __dict__ as its forward."""
-
-    def __init__(self, module: weakref.ref[nn.Module], before: Any) -> None:
-        self._module = module
-        self.before = before
-
-    @property
-    def __wrapped__(self) -> Any:
-        module = self._module()
-        return self.before if self.before is not None else types.MethodType(type(module).forward, module)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._module()
-        forward = self.__wrapped__
-        active = None if module is None else _interceptors.get(module)
-        if active is None:
-            return forward(*args, **kwargs)
-        mode = _TopKMode(active)
-        with mode:
-            result = forward(*args, **kwargs)
-        mode.check()
-        return result
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copied module gets its plain forward: another model's routers are none of ours."""
-        module = self._module()
-        copied = memo.get(id(module))
-        if copied is None:
-            raise InvalidArgumentError("forward of an intercepted router: expected to be copied with its module")
-        return types.MethodType(type(module).forward, copied)
 
 
 class _TopKMode(TorchFunctionMode):
