@@ -1,4 +1,5 @@
-// Narrowing a router's choice to 1 or 2 bytes an id, checked before it is cut, and the check for repeated ids.
+// Narrowing a router's choice to 1 or 2 bytes an id, checked before it is cut, and the check for repeated
+// ids.
 //
 // Pure functions over the caller's memory, safe to call from any thread on different outputs. The fastest
 // instructions of the machine are chosen at run time; every choice gives the same bytes and the same faults.

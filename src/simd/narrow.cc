@@ -1,0 +1,401 @@
+#include "simd/targets.h"  // before Highway
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "simd/narrow.cc"
+#include "hwy/foreach_target.h"
+//
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "simd/narrow.h"
+#include "simd/plain.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moetape::inline v0::simd::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+
+std::optional<NarrowFault> Narrow(const NarrowJob& job) { return plain::narrow(job); }
+
+int64_t FirstRepeatedList(const std::byte* ids, int id_bytes, int64_t num_lists, int top_k) {
+  return plain::first_repeated_list(ids, id_bytes, num_lists, top_k);
+}
+
+int64_t LargestId(const std::byte* ids, int id_bytes, int64_t count) {
+  return plain::largest_id(ids, id_bytes, count);
+}
+
+#else
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows are worked on in blocks that stay in the first-level cache: narrow the block and keep its maximum,
+// look for repeated ids in the narrow block, write its rows. A block with any fault is done again by the
+// plain code, which tells the faults apart.
+constexpr int64_t kBlockElements = 1024;
+constexpr int kMostColumns = 256;              // longer rows are left to the plain code
+constexpr int64_t kSlack = 2 * HWY_MAX_BYTES;  // behind a block: read by whole vectors, never used
+
+// The largest element of a stream, as unsigned. Halves of 64-bit elements are kept apart, since not every
+// machine compares 64 bits.
+template <class T>
+struct Largest {
+  using Lane = std::conditional_t<sizeof(T) == 8, uint32_t, T>;
+  using D = hn::ScalableTag<Lane>;
+  hn::Vec<D> lanes;
+
+  HWY_INLINE Largest() : lanes(hn::Zero(D())) {}
+
+  template <class V>
+  HWY_INLINE void see(V v) {
+    lanes = hn::Max(lanes, hn::BitCast(D(), v));
+  }
+
+  HWY_INLINE uint64_t value() const {
+    HWY_ALIGN Lane kept[HWY_MAX_BYTES / sizeof(Lane)];
+    hn::Store(lanes, D(), kept);
+    const size_t num_lanes = hn::Lanes(D());
+    uint64_t largest = 0;
+    if constexpr (sizeof(T) == 8) {
+      for (size_t i = 0; i < num_lanes; i += 2) {
+        largest = HWY_MAX(largest, uint64_t{kept[i + 1]} << 32 | kept[i]);
+      }
+    } else {
+      for (size_t i = 0; i < num_lanes; ++i) largest = HWY_MAX(largest, uint64_t{kept[i]});
+    }
+    return largest;
+  }
+};
+
+// Narrows `count` elements, cut to their low bytes, and returns the largest of them. Writes whole vectors:
+// up to kSlack bytes behind the last id.
+template <class T, class Id>
+HWY_INLINE uint64_t narrow_stream(const T* HWY_RESTRICT from, Id* HWY_RESTRICT to, size_t count) {
+  using DWide = hn::ScalableTag<std::conditional_t<(sizeof(T) > sizeof(Id)), T, Id> >;
+  const hn::Rebind<T, DWide> dt;
+  const hn::Rebind<Id, DWide> did;
+  const size_t step = hn::Lanes(dt);
+  Largest<T> largest;
+  const auto convert = [&](const T* in, Id* out) HWY_ATTR {
+    const auto v = hn::LoadU(dt, in);
+    if constexpr (sizeof(T) > sizeof(Id)) {
+      largest.see(v);
+      hn::StoreU(hn::TruncateTo(did, v), did, out);
+    } else if constexpr (sizeof(T) == sizeof(Id)) {
+      largest.see(v);
+      hn::StoreU(v, did, out);
+    } else {
+      largest.see(hn::ZeroExtendVector(hn::ScalableTag<T>(), v));
+      hn::StoreU(hn::PromoteTo(did, v), did, out);
+    }
+  };
+  size_t i = 0;
+  for (; i + step <= count; i += step) convert(from + i, to + i);
+  if (i < count) {
+    T rest[HWY_MAX_BYTES / sizeof(T)] = {};
+    std::memcpy(rest, from + i, (count - i) * sizeof(T));
+    convert(rest, to + i);
+  }
+  return largest.value();
+}
+
+// Rows of 2, 4, 8 or 16 bytes that lie in 16-byte blocks, padded to that size: every row is compared with
+// itself turned by 1, 2, … half a row.
+template <class Id>
+class ShortRows {
+ public:
+  ShortRows(int top_k, int padded) : num_turns_(padded / 2) {
+    for (int turn = 1; turn <= num_turns_; ++turn) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const int column = lane % padded;
+        const int other = (column + turn) % padded;
+        for (int b = 0; b < kIdBytes; ++b) {
+          turned_[turn][lane * kIdBytes + b] = static_cast<uint8_t>((lane - column + other) * kIdBytes + b);
+        }
+        ignored_[turn][lane] = column < top_k && other < top_k ? 0 : static_cast<Id>(-1);
+      }
+    }
+  }
+
+  // Whether an id stands twice in any of the rows; `bytes` may end inside a vector, and what lies behind is
+  // read but ignored.
+  HWY_INLINE bool any_repeated(const Id* rows, size_t bytes) const {
+    const hn::ScalableTag<Id> d;
+    const hn::Repartition<uint8_t, decltype(d)> d8;
+    const size_t count = bytes / sizeof(Id);
+    size_t i = 0;
+    auto least = hn::Set(d, static_cast<Id>(-1));
+    for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d))
+      least = hn::Min(least, differences(hn::LoadU(d, rows + i)));
+    if (i < count) {
+      const auto unused = hn::VecFromMask(d, hn::Not(hn::FirstN(d, count - i)));
+      least = hn::Min(least, hn::Or(differences(hn::LoadU(d, rows + i)), unused));
+    }
+    return !hn::AllFalse(d, hn::Eq(least, hn::Zero(d)));
+  }
+
+ private:
+  static constexpr int kIdBytes = sizeof(Id);
+  static constexpr int kLanes = 16 / kIdBytes;
+
+  // Zero where an id meets its like.
+  template <class V>
+  HWY_INLINE V differences(V ids) const {
+    const hn::ScalableTag<Id> d;
+    const hn::Repartition<uint8_t, decltype(d)> d8;
+    V least = hn::Set(d, static_cast<Id>(-1));
+    for (int turn = 1; turn <= num_turns_; ++turn) {
+      const auto order = hn::LoadDup128(d8, turned_[turn]);
+      const V turned = hn::BitCast(d, hn::TableLookupBytes(hn::BitCast(d8, ids), order));
+      least = hn::Min(least, hn::Or(hn::Xor(ids, turned), hn::LoadDup128(d, ignored_[turn])));
+    }
+    return least;
+  }
+
+  int num_turns_;
+  alignas(16) uint8_t turned_[9][16];
+  alignas(16) Id ignored_[9][kLanes];
+};
+
+// Longer rows: each is compared with itself shifted by 1, 2, … columns.
+template <class Id>
+HWY_INLINE bool long_row_repeats(const Id* row, int top_k) {
+  const hn::ScalableTag<Id> d;
+  const int step = static_cast<int>(hn::Lanes(d));
+  auto least = hn::Set(d, static_cast<Id>(-1));
+  for (int shift = 1; shift < top_k; ++shift) {
+    for (int i = 0; i < top_k - shift; i += step) {
+      const auto difference = hn::Xor(hn::LoadU(d, row + i), hn::LoadU(d, row + i + shift));
+      const auto used = hn::FirstN(d, static_cast<size_t>(HWY_MIN(step, top_k - shift - i)));
+      least = hn::Min(least, hn::IfThenElse(used, difference, least));
+    }
+  }
+  return !hn::AllFalse(d, hn::Eq(least, hn::Zero(d)));
+}
+
+// Copies n bytes by at most two moves where n is small.
+HWY_INLINE void copy_short(std::byte* to, const std::byte* from, size_t n) {
+  const auto copy_two = [&](auto word) HWY_ATTR {
+    decltype(word) last;
+    std::memcpy(&word, from, sizeof word);
+    std::memcpy(&last, from + n - sizeof word, sizeof word);
+    std::memcpy(to, &word, sizeof word);
+    std::memcpy(to + n - sizeof word, &last, sizeof word);
+  };
+  struct Word16 {
+    uint64_t halves[2];
+  };
+  if (n >= 16 && n <= 32) return copy_two(Word16());
+  if (n >= 8 && n <= 16) return copy_two(uint64_t());
+  if (n >= 4 && n <= 8) return copy_two(uint32_t());
+  std::memcpy(to, from, n);
+}
+
+template <class Id>
+class Repeats {
+ public:
+  explicit Repeats(int top_k)
+      : top_k_(top_k),
+        padded_(padded_columns(top_k)),
+        short_(padded_ * sizeof(Id) <= 16),
+        rows_(top_k, short_ ? padded_ : 2) {}
+
+  // `ids` holds num_rows rows close together, at most kBlockElements ids, and may be read kSlack bytes
+  // beyond.
+  HWY_INLINE bool any(const Id* ids, int64_t num_rows) const {
+    if (top_k_ == 1) return false;
+    if (!short_) {
+      for (int64_t row = 0; row < num_rows; ++row) {
+        if (long_row_repeats(ids + row * top_k_, top_k_)) return true;
+      }
+      return false;
+    }
+    const size_t bytes = static_cast<size_t>(num_rows * padded_) * sizeof(Id);
+    if (padded_ == top_k_) return rows_.any_repeated(ids, bytes);
+    HWY_ALIGN Id apart[2 * kBlockElements + kSlack];
+    for (int64_t row = 0; row < num_rows; ++row) {
+      std::memcpy(apart + row * padded_, ids + row * top_k_, 16);
+    }
+    return rows_.any_repeated(apart, bytes);
+  }
+
+ private:
+  static int padded_columns(int top_k) {
+    int padded = 2;
+    while (padded < top_k) padded *= 2;
+    return padded;
+  }
+
+  int top_k_;
+  int padded_;
+  bool short_;
+  ShortRows<Id> rows_;
+};
+
+template <class T, class Id>
+class Narrower {
+ public:
+  explicit Narrower(const NarrowJob& job) : job_(job), repeats_(job.top_k) {}
+
+  std::optional<NarrowFault> run() {
+    const int64_t rows_at_once = kBlockElements / job_.ids.num_columns;
+    std::optional<NarrowFault> first;
+    for (int64_t row = 0; row < job_.ids.num_rows; row += rows_at_once) {
+      const int64_t num_rows = HWY_MIN(rows_at_once, job_.ids.num_rows - row);
+      if (narrow_block(row, num_rows)) continue;
+      const auto fault = plain::narrow_part(job_, row, num_rows);
+      if (!first) first = fault;
+    }
+    return first;
+  }
+
+ private:
+  bool narrow_block(int64_t row, int64_t num_rows) {
+    const int64_t count = num_rows * job_.top_k;
+    if (!shared_columns_fit(row, num_rows)) return false;
+    if (narrow_stream<T, Id>(dense(row, num_rows), narrow_, static_cast<size_t>(count)) >= limit())
+      return false;
+    if (job_.distinct && repeats_.any(narrow_, num_rows)) return false;
+    const size_t bytes = static_cast<size_t>(job_.top_k) * sizeof(Id);
+    std::byte* out = job_.out + row * job_.out_stride;
+    const auto* from = reinterpret_cast<const std::byte*>(narrow_);
+    if (job_.out_stride == static_cast<int64_t>(bytes)) {
+      std::memcpy(out, from, static_cast<size_t>(count) * sizeof(Id));
+    } else if (bytes == 8) {
+      for (int64_t r = 0; r < num_rows; ++r) std::memcpy(out + r * job_.out_stride, from + r * 8, 8);
+    } else {
+      for (int64_t r = 0; r < num_rows; ++r) {
+        copy_short(out + r * job_.out_stride, from + r * static_cast<int64_t>(bytes), bytes);
+      }
+    }
+    return true;
+  }
+
+  // Ids from here on are faults; a signed type's negative values lie above it too.
+  uint64_t limit() const {
+    const uint64_t half = uint64_t{1} << (8 * sizeof(T) - 1);
+    const uint64_t experts = static_cast<uint64_t>(job_.num_experts);
+    return int_type_signed(job_.ids.type) ? HWY_MIN(half, experts) : experts;
+  }
+
+  const T* row_start(int64_t row) const {
+    return static_cast<const T*>(job_.ids.data) + row * job_.ids.row_stride;
+  }
+
+  bool shared_columns_fit(int64_t row, int64_t num_rows) const {
+    if (job_.ids.num_columns == job_.top_k) return true;
+    const uint64_t sign = int_type_signed(job_.ids.type) ? uint64_t{1} << (8 * sizeof(T) - 1) : 0;
+    for (int64_t r = 0; r < num_rows; ++r) {
+      for (int64_t column = job_.top_k; column < job_.ids.num_columns; ++column) {
+        T value;
+        std::memcpy(&value, row_start(row + r) + column * job_.ids.column_stride, sizeof value);
+        if ((value & sign) != 0 || value < static_cast<uint64_t>(job_.num_experts)) return false;
+      }
+    }
+    return true;
+  }
+
+  // The routed columns of the rows, close together.
+  const T* dense(int64_t row, int64_t num_rows) {
+    const int top_k = job_.top_k;
+    if (job_.ids.column_stride == 1 && job_.ids.row_stride == top_k) return row_start(row);
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const T* from = row_start(row + r);
+      T* to = dense_ + r * top_k;
+      if (job_.ids.column_stride == 1) {
+        std::memcpy(to, from, static_cast<size_t>(top_k) * sizeof(T));
+      } else {
+        for (int c = 0; c < top_k; ++c) std::memcpy(to + c, from + c * job_.ids.column_stride, sizeof(T));
+      }
+    }
+    return dense_;
+  }
+
+  const NarrowJob& job_;
+  Repeats<Id> repeats_;
+  HWY_ALIGN Id narrow_[kBlockElements + kSlack];
+  HWY_ALIGN T dense_[kBlockElements];
+};
+
+template <class Id>
+std::optional<NarrowFault> narrow_to(const NarrowJob& job) {
+  switch (int_type_bytes(job.ids.type)) {
+    case 1:
+      return Narrower<uint8_t, Id>(job).run();
+    case 2:
+      return Narrower<uint16_t, Id>(job).run();
+    case 4:
+      return Narrower<uint32_t, Id>(job).run();
+    default:
+      return Narrower<uint64_t, Id>(job).run();
+  }
+}
+
+std::optional<NarrowFault> Narrow(const NarrowJob& job) {
+  if (job.ids.num_columns > kMostColumns) return plain::narrow(job);
+  return id_bytes(job.num_experts) == 1 ? narrow_to<uint8_t>(job) : narrow_to<uint16_t>(job);
+}
+
+template <class Id>
+int64_t first_repeated(const std::byte* ids, int64_t num_lists, int top_k) {
+  const Repeats<Id> repeats(top_k);
+  const int64_t lists_at_once = kBlockElements / top_k;
+  HWY_ALIGN Id block[kBlockElements + kSlack];
+  for (int64_t list = 0; list < num_lists; list += lists_at_once) {
+    const int64_t num = HWY_MIN(lists_at_once, num_lists - list);
+    const std::byte* from = ids + list * top_k * int64_t{sizeof(Id)};
+    std::memcpy(block, from, static_cast<size_t>(num * top_k) * sizeof(Id));
+    if (!repeats.any(block, num)) continue;
+    return list + plain::first_repeated_list(from, sizeof(Id), num, top_k);
+  }
+  return -1;
+}
+
+int64_t FirstRepeatedList(const std::byte* ids, int id_bytes, int64_t num_lists, int top_k) {
+  if (top_k > kMostColumns) return plain::first_repeated_list(ids, id_bytes, num_lists, top_k);
+  return id_bytes == 1 ? first_repeated<uint8_t>(ids, num_lists, top_k)
+                       : first_repeated<uint16_t>(ids, num_lists, top_k);
+}
+
+template <class Id>
+int64_t largest(const std::byte* ids, int64_t count) {
+  const hn::ScalableTag<Id> d;
+  const auto* from = reinterpret_cast<const Id*>(ids);
+  const int64_t step = static_cast<int64_t>(hn::Lanes(d));
+  Largest<Id> found;
+  int64_t i = 0;
+  for (; i + step <= count; i += step) found.see(hn::LoadU(d, from + i));
+  const auto behind = plain::largest_id(ids + i * int64_t{sizeof(Id)}, sizeof(Id), count - i);
+  return i == 0 ? behind : HWY_MAX(behind, static_cast<int64_t>(found.value()));
+}
+
+int64_t LargestId(const std::byte* ids, int id_bytes, int64_t count) {
+  return id_bytes == 1 ? largest<uint8_t>(ids, count) : largest<uint16_t>(ids, count);
+}
+
+#endif
+
+}  // namespace moetape::inline v0::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moetape::inline v0::simd {
+
+HWY_EXPORT(Narrow);
+HWY_EXPORT(FirstRepeatedList);
+HWY_EXPORT(LargestId);
+
+std::optional<NarrowFault> narrow(const NarrowJob& job) { return HWY_DYNAMIC_DISPATCH(Narrow)(job); }
+
+int64_t first_repeated_list(const std::byte* ids, int id_bytes, int64_t num_lists, int top_k) {
+  return HWY_DYNAMIC_DISPATCH(FirstRepeatedList)(ids, id_bytes, num_lists, top_k);
+}
+
+int64_t largest_id(const std::byte* ids, int id_bytes, int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(LargestId)(ids, id_bytes, count);
+}
+
+}  // namespace moetape::inline v0::simd
+#endif  // HWY_ONCE
