@@ -1,4 +1,5 @@
-// Routes: the experts of a run of tokens, at every MoE layer. The one value that everything after the store speaks.
+// Routes: the experts of a run of tokens, at every MoE layer. The one value that everything after the store
+// speaks.
 //
 // Immutable; a view with a shared owner, so copies and slices cost nothing and may be used on any thread.
 // Row t holds the experts used when token t was fed: rows = tokens fed, and the last sampled token has none.
@@ -63,10 +64,10 @@ class Routes {
     const void* ids = nullptr;
     IntType type = IntType::kUint8;
     int64_t num_rows = 0;
-    std::span<const uint8_t> valid;          // empty = all valid
-    Reason reason = Reason::kNotSent;        // of the rows that are not valid
-    std::optional<uint32_t> version;         // of all valid rows
-    std::span<const int32_t> tokens;         // empty = none, else one per row
+    std::span<const uint8_t> valid;    // empty = all valid
+    Reason reason = Reason::kNotSent;  // of the rows that are not valid
+    std::optional<uint32_t> version;   // of all valid rows
+    std::span<const int32_t> tokens;   // empty = none, else one per row
   };
   static Result<Routes> from_ids(const RouteSpec& spec, int64_t start, const Source& source);
 
@@ -125,14 +126,21 @@ class Routes {
 class RoutesBuilder {
  public:
   // All rows missing with kGap. ids() is not cleared: finish() clears the rows that stayed missing.
+  // kOutOfRange for a start below 0 or an end above the range of int64, kWrongShape for num_rows below 0,
+  // kInvalidArgument or kOutOfMemory for more bytes than can be.
   static Result<RoutesBuilder> create(const RouteSpec& spec, int64_t start, int64_t num_rows);
 
-  std::byte* ids() { return ids_; }      // [rows, layers, k] dense
-  Reason* reasons() { return reasons_; }  // [rows]
-  // Valid rows [first, first + count) (indices) have this version; calls come in ascending order of rows.
-  void add_version(int64_t first, int64_t count, uint32_t version);
-  void set_tokens(std::vector<int32_t> tokens);
+  RoutesBuilder(RoutesBuilder&&) = default;
+  RoutesBuilder& operator=(RoutesBuilder&&) = default;
 
+  std::byte* ids() { return ids_; }       // [rows, layers, k] dense
+  Reason* reasons() { return reasons_; }  // [rows]
+  // Rows [first, first + count) (indices) have this version, at most kMaxVersion; calls come in ascending
+  // order of rows. finish() leaves out the rows that stayed missing.
+  void add_version(int64_t first, int64_t count, uint32_t version);
+  void set_tokens(std::vector<int32_t> tokens);  // one per row
+
+  // The ids of valid rows are taken as they stand: who fills them has checked them.
   Routes finish() &&;
 
  private:
@@ -158,10 +166,10 @@ struct Capture {
   int64_t sampled_from = 0;
 };
 
-// The routes of `tokens` (one row per token; the last may be missing) out of several turns. A row belongs to a
-// token after a prefix: row t comes from the capture whose tokens 0..t equal these and that sampled the next
-// token (sampled_from - 1 <= t < end), else from the latest capture whose tokens 0..t are equal, else it is
-// missing (kGap). Captures start at 0 or continue another one; they carry tokens (kInvalidArgument).
+// The routes of `tokens` (one row per token; the last may be missing) out of several turns. A row belongs to
+// a token after a prefix: row t comes from the capture whose tokens 0..t equal these and that sampled the
+// next token (sampled_from - 1 <= t < end), else from the latest capture whose tokens 0..t are equal, else it
+// is missing (kGap). Captures start at 0 or continue another one; they carry tokens (kInvalidArgument).
 Result<Routes> stitch(std::span<const int32_t> tokens, std::span<const Capture> captures);
 
 }  // namespace moetape::inline v0

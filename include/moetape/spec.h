@@ -16,10 +16,10 @@ struct RouteSpecFields {
   std::string stack = "target";  // a draft, MTP or vision stack is another spec
   std::vector<int32_t> layers;   // global indices of the MoE layers, strictly ascending, 0-based
   int32_t top_k = 0;
-  int32_t num_experts = 0;     // the largest over the layers, zero-computation experts included; at most 65,536
-  int32_t shared_columns = 0;  // fused shared experts that ride behind the top_k ids
-  bool distinct = true;        // false: for routers that may repeat an id in a row
-  int32_t num_layers = 0;      // layers of the whole stack; 0 = last MoE layer + 1
+  int32_t num_experts = 0;  // the largest over the layers, zero-computation experts included; at most 65,536
+  int32_t shared_columns = 0;               // fused shared experts that ride behind the top_k ids
+  bool distinct = true;                     // false: for routers that may repeat an id in a row
+  int32_t num_layers = 0;                   // layers of the whole stack; 0 = last MoE layer + 1
   std::map<int32_t, std::string> excluded;  // MoE layers left out on purpose, with the reason
   std::string model;                        // free text
 
@@ -28,9 +28,10 @@ struct RouteSpecFields {
 
 class RouteSpec {
  public:
-  // Fails with kInvalidArgument, naming the field, on: no layers, layers not ascending or negative,
-  // top_k or num_experts < 1, top_k > num_experts where ids are distinct, num_experts > 65,536,
-  // num_layers below the last layer + 1, an excluded layer that is also recorded or outside the stack.
+  // Fails with kInvalidArgument, naming the field, on: an empty stack name, no layers, layers not ascending
+  // or negative, top_k or num_experts < 1 or > 65,536, top_k > num_experts where ids are distinct,
+  // shared_columns outside [0, 65,536], num_layers below the last layer + 1, an excluded layer that is also
+  // recorded or outside the stack.
   static Result<RouteSpec> create(RouteSpecFields fields);
 
   const RouteSpecFields& fields() const { return data_->fields; }
@@ -55,7 +56,8 @@ class RouteSpec {
   // The same spec for some of its layers (a pipeline stage); kOutOfRange for a layer that is not recorded.
   Result<RouteSpec> with_layers(std::vector<int32_t> layers) const;
 
-  // 64 bits over stack, num_layers, layers, top_k and num_experts.
+  // XXH3_64bits over little-endian 32-bit numbers and the stack's bytes: length of stack, stack, num_layers,
+  // number of layers, layers, top_k, num_experts. It travels; it never changes.
   uint64_t fingerprint() const { return data_->fingerprint; }
 
   // All fields.
