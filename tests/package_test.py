@@ -7,8 +7,6 @@ import venv
 import zipfile
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/release"
 
@@ -35,7 +33,10 @@ def test_wheel_works_without_torch_and_cuda(tmp_path):
     wheels, environment = tmp_path / "wheels", tmp_path / "venv"
     # A build folder as deep as the other one shares ccache's results with it.
     werror = "ON" if "CI" in os.environ else "OFF"
-    settings = [f"-Cbuild-dir={ROOT}/build/wheel", f"-Ccmake.define.MOETAPE_WERROR={werror}"]
+    settings = [
+        f"--config-settings=build-dir={ROOT}/build/wheel",
+        f"--config-settings=cmake.define.MOETAPE_WERROR={werror}",
+    ]
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     run(*pip, *settings, "-w", wheels, ROOT)
     (wheel,) = wheels.glob("moetape-*.whl")
@@ -54,11 +55,11 @@ def test_wheel_works_without_torch_and_cuda(tmp_path):
     assert run(python, script, env=clean, cwd=tmp_path).splitlines()[-1] == "consumer: ok"
 
 
-def test_extension_shows_nothing_but_its_entry():
+def test_extension_shows_nothing_of_ours_but_its_entry():
     extensions = list((ROOT / "python/moetape").glob("*.so"))
-    if not extensions:
-        pytest.fail("python/moetape has no extension; run make python")
+    assert extensions, "python/moetape has no extension; run make python"
     for extension in extensions:
-        symbols = run("nm", "--dynamic", "--defined-only", "--extern-only", extension).split("\n")
-        names = {line.split()[-1] for line in symbols if line}
-        assert {name for name in names if not name.startswith("PyInit_")} == set()
+        symbols = run("nm", "--dynamic", "--defined-only", "--extern-only", extension).splitlines()
+        names = {line.split()[-1] for line in symbols}
+        # The type information of nanobind's exceptions is meant to be shared.
+        assert {name for name in names if not name.startswith("PyInit_") and "nanobind" not in name} == set()
