@@ -11,7 +11,7 @@ Threads: functions only, no state.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -59,13 +59,18 @@ _OTHER_STACKS = re.compile(r"(^|\.)(mtp|draft|nextn|speculat\w*|eagle\w*|medusa\
 
 
 def find_routers(
-    model: nn.Module, stack: str = "target", *, excluded: Mapping[int, str] | None = None
+    model: nn.Module,
+    stack: str = "target",
+    *,
+    excluded: Mapping[int, str] | None = None,
+    without: Collection[nn.Module] = (),
 ) -> list[Router]:
     """The routers of `model`, ascending by layer; an empty list for a dense model.
 
     stack: only a label here, but "target" leaves out modules below a path that names a draft or MTP stack;
         search such a stack by passing its own module with its own label.
     excluded: layers to leave out on purpose, with the reason (hash-routed layers); see RouteSpec.excluded.
+    without: modules that are captured in another way; blocks above or below them are left out.
 
     Raises UnsupportedError, with the path and class, for any block that looks like a Mixture of Experts but
     has no router that is understood, for two routers in one layer, for routers in several layer stacks (pass
@@ -75,7 +80,7 @@ def find_routers(
     routers: dict[int, Router] = {}
     seen: dict[int, str] = {}
     stacks: dict[str, str] = {}
-    for name, block in _moe_blocks(model):
+    for name, block in _moe_blocks(model, without):
         if stack == "target" and _OTHER_STACKS.search(name):
             continue
         list_name, layer, num_layers = _place(model, name)
@@ -157,15 +162,32 @@ def _refuse_unequal_top_k(routers: list[Router]) -> None:
         raise UnsupportedError(f"layers of unequal top-k cannot be kept in one spec ({by_layer})")
 
 
-def _moe_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules that hold experts, or whose class name ends like a Mixture-of-Experts block."""
-    for name, module in model.named_modules(remove_duplicate=False):
+def _moe_blocks(model: nn.Module, without: Collection[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield modules that hold experts, and those that are only named like a Mixture-of-Experts block."""
+    modules = list(model.named_modules(remove_duplicate=False))
+    for name, module in modules:
         if isinstance(module, nn.DataParallel):
-            raise UnsupportedError(f"module {name or type(module).__name__}: nn.DataParallel copies the routers")
-        if any(_holds_experts(child_name, child) for child_name, child in module.named_children()):
-            yield name, module
-        elif _LOOKS_MOE.search(type(module).__name__):
-            yield name, module
+            raise UnsupportedError(f"module {name or 'itself'}: nn.DataParallel copies the routers")
+    captured = [name for name, module in modules if module in without]
+    blocks = [
+        (name, module)
+        for name, module in modules
+        if any(_holds_experts(child_name, child) for child_name, child in module.named_children())
+    ]
+    holders = [name for name, _ in blocks]
+    blocks += [
+        (name, module)
+        for name, module in modules
+        if _LOOKS_MOE.search(type(module).__name__)
+        and not any(_is_below(holder, name) or _is_below(name, holder) for holder in holders)
+    ]
+    for name, block in blocks:
+        if not any(_is_below(other, name) or _is_below(name, other) for other in captured):
+            yield name, block
+
+
+def _is_below(name: str, above: str) -> bool:
+    return name == above or not above or name.startswith(f"{above}.")
 
 
 def _holds_experts(name: str, module: nn.Module) -> bool:

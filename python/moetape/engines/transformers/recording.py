@@ -1,0 +1,278 @@
+"""Record what a transformers model routes while it generates or runs forwards."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from moetape import InvalidArgumentError, Recorder, Routes, RouteSpec, UnsupportedError, models
+from moetape.engines.transformers.caches import Caches, length_of
+from moetape.engines.transformers.generation import Generation, refuse_unsupported
+from moetape.engines.transformers.inputs import CACHE_NAMES, NO_MASK_KNOWN, ForwardInputs
+from moetape.engines.transformers.rows import Batch, Flags, Pool
+
+
+def record(
+    model: nn.Module,
+    version: int = 0,
+    *,
+    wanted: Sequence[bool] | None = None,
+    excluded: Mapping[int, str] | None = None,
+    num_slots: int = 4096,
+) -> Recording:
+    """Record the routes of `model` within a `with` block.
+
+    version: the policy version of the weights; set `recording.version` when they change within the block.
+    wanted: one flag per prompt, for batches where only some requests want their routes; set
+        `recording.wanted` to change it. Default: all.
+    excluded: {layer: reason} for MoE layers left out on purpose.
+    num_slots: rows of the first store; more are added as needed.
+
+    Raises UnsupportedError, by name, for a model with a router that cannot be captured. For a dense model it
+    warns, and the recording's routes are None.
+    """
+    return Recording(model, version, wanted=wanted, excluded=excluded, num_slots=num_slots)
+
+
+class Recording:
+    """What `record` gives. Nothing is hooked before `with` nor after it, however the block ends.
+
+    One thread at a time may run the model. Several recordings, of one or of several models, may be open.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        version: int = 0,
+        *,
+        wanted: Sequence[bool] | None = None,
+        excluded: Mapping[int, str] | None = None,
+        num_slots: int = 4096,
+    ) -> None:
+        self.version = version
+        self.wanted = wanted
+        self._model: Any = _plain(model)
+        self._routers = models.find_routers(self._model, excluded=excluded)
+        self._pool: Pool | None = None
+        self.spec: RouteSpec | None = None
+        if self._routers:
+            name = models.model_name(self._model)
+            self.spec = models.spec_of_routers(self._routers, model=name, excluded=excluded)
+            self._pool = Pool(self.spec, num_slots)
+        self._results: list[_Result] = []
+        self._undo: list[Callable[[], None]] = []
+        self._caches: Caches | None = None
+        self._recorder: Recorder | None = None  # of the forward under way
+        self._busy = threading.Lock()
+        self._generation: Generation | None = None
+        self._prepared_mask: Any = NO_MASK_KNOWN
+
+    @property
+    def routes(self) -> list[Routes | None] | None:
+        """One Routes per returned sequence, in output order; None for those not wanted.
+
+        A call of generate() adds its sequences when it returns. Plain forwards add theirs when they begin one,
+        and those that continue a cache extend what that cache holds. A generate() that continues a cache fed by
+        plain forwards takes their place. None (not a list) for a dense model.
+        """
+        if self._pool is None:
+            return None
+        return [routes for result in self._results for routes in result.routes(self._pool)]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the stores hold now."""
+        return 0 if self._pool is None else self._pool.memory_bytes
+
+    def __enter__(self) -> Recording:
+        if self._pool is None:
+            warnings.warn(
+                f"{type(self._model).__name__} is a dense model: there are no routes to record", stacklevel=2
+            )
+            return self
+        if self._caches is not None:
+            raise InvalidArgumentError("recording: expected one with block at a time, got a second")
+        self._caches = Caches()
+        self._undo = [self._caches.close]
+        for router in self._routers:
+            self._undo.append(models.interceptor(router).add_tap(self._tap).remove)
+        self._override("forward", self._forward)
+        if hasattr(self._model, "generate"):
+            self._override("generate", self._generate)
+            self._override("_get_stopping_criteria", self._stopping_criteria)
+            self._override("prepare_inputs_for_generation", self._prepare_inputs)
+        if hasattr(self._model, "generate_batch"):
+            self._override("generate_batch", _refuse_generate_batch)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+        self._caches = None
+        if self._pool is not None:
+            for result in self._results:
+                result.freeze(self._pool)
+
+    def _override(self, name: str, around: Callable[..., Any]) -> None:
+        self._undo.append(models.Override(self._model, name, around).remove)
+
+    def _tap(self, layer: int, ids: torch.Tensor) -> None:
+        if self._recorder is not None:
+            self._recorder.capture(layer, ids.detach().cpu())
+        elif torch._C._current_graph_task_id() == -1:  # in a backward pass, it is a recomputation
+            raise UnsupportedError(
+                f"layer {layer}: its router ran outside of a forward of the recorded {type(self._model).__name__}; "
+                "record the module that is called"
+            )
+
+    def _forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self._busy.acquire(blocking=False):
+            raise UnsupportedError("recording: expected one forward at a time, got a second one within or beside it")
+        try:
+            return self._recorded(forward, args, kwargs)
+        finally:
+            self._recorder = None
+            self._prepared_mask = NO_MASK_KNOWN
+            self._busy.release()
+
+    def _recorded(self, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        assert self._pool is not None
+        assert self._caches is not None
+        inputs = ForwardInputs.of(forward, args, kwargs)
+        batch = self._batch_of(inputs)
+        num_before = batch.num_columns
+        real = inputs.real(num_before, self._prepared_mask)
+        kept = real[:, -inputs.tokens.shape[1] :] & batch.wanted[:, None]
+        lease = self._pool.lease(kept.size, int(kept.sum()))
+        lease.recorder.begin()
+        self._recorder = lease.recorder
+        output = forward(*args, **kwargs)
+        self._recorder = None
+
+        slots = np.full(kept.shape, -1, np.int64)
+        slots[kept] = np.arange(lease.first, lease.first + kept.sum())
+        local = np.where(slots < 0, -1, slots - lease.base)
+        lease.recorder.commit(local.reshape(-1), version=self.version)
+        batch.append(inputs.tokens, slots, real, lease)
+        cache = inputs.cache if inputs.cache is not None else _cache_of(output)
+        if cache is not None:
+            self._caches.follow(cache, batch)
+        if self._generation is not None:
+            self._generation.fed(batch, num_before, cache is not None)
+        elif not any(result.batch is batch for result in self._results):
+            self._results.append(_Result(batch, cache))
+        for result in self._results:
+            result.freeze_if_dead(self._pool)
+        return output
+
+    def _batch_of(self, inputs: ForwardInputs) -> Batch:
+        """The sequences that a forward feeds: those of its cache, or new ones."""
+        assert self._caches is not None
+        num_sequences = inputs.tokens.shape[0]
+        batch = None if inputs.cache is None else self._caches.find(inputs.cache)
+        if batch is None:
+            num_unseen = 0 if inputs.cache is None else length_of(inputs.cache) or 0
+            return Batch(self._wanted(num_sequences), num_unseen)
+        if batch.num_sequences != num_sequences:
+            raise UnsupportedError(
+                f"forward: expected the {batch.num_sequences} sequences that its cache holds, got {num_sequences}"
+            )
+        return batch
+
+    def _wanted(self, num_sequences: int) -> Flags:
+        if self.wanted is None:
+            return np.ones(num_sequences, np.bool_)
+        repeats = num_sequences // len(self.wanted) if self._generation is not None and self.wanted else 1
+        if repeats * len(self.wanted) != num_sequences:
+            raise InvalidArgumentError(
+                f"wanted: expected a flag for each prompt of {num_sequences} sequences, got {len(self.wanted)}"
+            )
+        return np.repeat(np.asarray(self.wanted, np.bool_), repeats)
+
+    def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        assert self._pool is not None
+        if self._generation is not None:
+            raise UnsupportedError("generate(): called within generate(), which cannot be recorded")
+        refuse_unsupported(self._model, generate, args, kwargs)
+        generation = self._generation = Generation()
+        try:
+            output = generate(*args, **kwargs)
+        finally:
+            self._generation = None
+        if generation.batch is None:
+            raise UnsupportedError("generate(): expected a forward of the recorded model, got none")
+        ends = generation.ends()
+        generation.check_tokens(output if isinstance(output, torch.Tensor) else output.sequences, ends)
+        self._results = [result for result in self._results if result.batch is not generation.batch]
+        self._results.append(_Result.of(generation.batch, ends, self._pool))
+        return output
+
+    def _stopping_criteria(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        criteria = original(*args, **kwargs)
+        return criteria if self._generation is None else self._generation.observe(criteria)
+
+    def _prepare_inputs(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._prepared_mask = kwargs.get("attention_mask")
+        return original(*args, **kwargs)
+
+
+class _Result:
+    """Some sequences of `recording.routes`: of a batch that may still grow, or frozen."""
+
+    def __init__(self, batch: Batch | None, cache: Any = None) -> None:
+        self.batch = batch
+        self._cache = None if cache is None else weakref.ref(cache)
+        self._frozen: list[Routes | None] = []
+
+    @classmethod
+    def of(cls, batch: Batch, ends: list[int], pool: Pool) -> _Result:
+        """Freeze the first `ends[i]` columns of each sequence i."""
+        result = cls(None)
+        result._frozen = [batch.routes(pool, sequence, end) for sequence, end in enumerate(ends)]
+        return result
+
+    def routes(self, pool: Pool) -> list[Routes | None]:
+        if self.batch is None:
+            return self._frozen
+        batch = self.batch
+        return [batch.routes(pool, sequence, batch.num_columns) for sequence in range(batch.num_sequences)]
+
+    def freeze(self, pool: Pool) -> None:
+        self._frozen = self.routes(pool)
+        self.batch = None
+
+    def freeze_if_dead(self, pool: Pool) -> None:
+        """Without its cache, a batch cannot grow: keep its routes and let its slots go."""
+        if self.batch is not None and (self._cache is None or self._cache() is None):
+            self.freeze(pool)
+
+
+def _plain(model: Any) -> Any:
+    """The module whose forward generate() calls, below an adapter's wrapper."""
+    if hasattr(model, "get_base_model"):
+        model = model.get_base_model()
+    if getattr(model, "_compiled_call_impl", None) is not None or type(model).__name__ == "OptimizedModule":
+        raise UnsupportedError(f"{type(model).__name__}: a compiled model cannot be recorded")
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise UnsupportedError(f"{type(model).__name__}: an encoder-decoder model cannot be recorded")
+    return model
+
+
+def _cache_of(output: Any) -> Any:
+    return next((cache for name in CACHE_NAMES if (cache := getattr(output, name, None)) is not None), None)
+
+
+def _refuse_generate_batch(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    del original, args, kwargs
+    raise UnsupportedError("generate_batch(): continuous batching cannot be recorded")
