@@ -15,7 +15,8 @@
 namespace moetape::inline v0 {
 
 // Rows [src, src + count) of the batch are tokens [dst, dst + count) of the step; or, with `token_of_row`
-// not null, row i of the batch is token token_of_row[i] (-1 = not ours) and src, dst are 0.
+// not null, row i of the batch is token token_of_row[i] (-1 = not ours), src and dst are 0 and count is the
+// number of rows of the batch.
 struct Placement {
   int64_t src = 0;
   int64_t dst = 0;
@@ -50,13 +51,33 @@ class Layout {
 
  private:
   struct Whole {};
-  struct GraphPadded { int64_t num_valid, num_rows; };
-  struct DpConcat { std::vector<int64_t> counts; int rank; };
-  struct DpPadded { std::vector<int64_t> counts; int64_t padded; int rank; };
-  struct DpShards { std::vector<int64_t> counts, shard_sizes; int rank; };
-  struct TpShard { int64_t num_tokens; int size, rank; };
-  struct TpSplit { int64_t num_tokens; int size, rank; };
-  struct Rows { std::vector<int64_t> token_of_row; };
+  struct GraphPadded {
+    int64_t num_valid, num_rows;
+  };
+  struct DpConcat {
+    std::vector<int64_t> counts;
+    int rank;
+  };
+  struct DpPadded {
+    std::vector<int64_t> counts;
+    int64_t padded;
+    int rank;
+  };
+  struct DpShards {
+    std::vector<int64_t> counts, shard_sizes;
+    int rank;
+  };
+  struct TpShard {
+    int64_t num_tokens;
+    int size, rank;
+  };
+  struct TpSplit {
+    int64_t num_tokens;
+    int size, rank;
+  };
+  struct Rows {
+    std::vector<int64_t> token_of_row;
+  };
   using Kind = std::variant<Whole, GraphPadded, DpConcat, DpPadded, DpShards, TpShard, TpSplit, Rows>;
   explicit Layout(Kind kind) : kind_(std::move(kind)) {}
   Kind kind_;
@@ -66,10 +87,10 @@ class Layout {
 // shard. kWrongShape with all figures when none fits, and when two fit and would place rows differently.
 struct InferArgs {
   int64_t batch_rows = 0;
-  std::vector<int64_t> counts;       // tokens per DP rank
-  int rank = 0;                      // DP rank
-  std::vector<int64_t> shard_sizes;  // empty = no shards
-  int tp_size = 1;
+  std::vector<int64_t> counts = {};       // tokens per DP rank
+  int rank = 0;                           // DP rank
+  std::vector<int64_t> shard_sizes = {};  // empty = no shards
+  int tp_size = 1;                        // 1 where routers see no sequence-parallel shards
   int tp_rank = 0;
 };
 Result<Layout> infer_layout(const InferArgs& args);

@@ -64,10 +64,10 @@ class Routes {
     const void* ids = nullptr;
     IntType type = IntType::kUint8;
     int64_t num_rows = 0;
-    std::span<const uint8_t> valid;    // empty = all valid
-    Reason reason = Reason::kNotSent;  // of the rows that are not valid
-    std::optional<uint32_t> version;   // of all valid rows
-    std::span<const int32_t> tokens;   // empty = none, else one per row
+    std::span<const uint8_t> valid = {};   // empty = all valid
+    Reason reason = Reason::kNotSent;      // of the rows that are not valid
+    std::optional<uint32_t> version = {};  // of all valid rows
+    std::span<const int32_t> tokens = {};  // empty = none, else one per row
   };
   static Result<Routes> from_ids(const RouteSpec& spec, int64_t start, const Source& source);
 

@@ -13,15 +13,15 @@
 namespace moetape::inline v0 {
 
 struct RouteSpecFields {
-  std::string stack = "target";  // a draft, MTP or vision stack is another spec
-  std::vector<int32_t> layers;   // global indices of the MoE layers, strictly ascending, 0-based
+  std::string stack = "target";      // a draft, MTP or vision stack is another spec
+  std::vector<int32_t> layers = {};  // global indices of the MoE layers, strictly ascending, 0-based
   int32_t top_k = 0;
   int32_t num_experts = 0;  // the largest over the layers, zero-computation experts included; at most 65,536
-  int32_t shared_columns = 0;               // fused shared experts that ride behind the top_k ids
-  bool distinct = true;                     // false: for routers that may repeat an id in a row
-  int32_t num_layers = 0;                   // layers of the whole stack; 0 = last MoE layer + 1
-  std::map<int32_t, std::string> excluded;  // MoE layers left out on purpose, with the reason
-  std::string model;                        // free text
+  int32_t shared_columns = 0;                    // fused shared experts that ride behind the top_k ids
+  bool distinct = true;                          // false: for routers that may repeat an id in a row
+  int32_t num_layers = 0;                        // layers of the whole stack; 0 = last MoE layer + 1
+  std::map<int32_t, std::string> excluded = {};  // MoE layers left out on purpose, with the reason
+  std::string model = {};                        // free text
 
   bool operator==(const RouteSpecFields&) const = default;
 };
