@@ -1,0 +1,358 @@
+"""Replays recorded routes in a torch model of the transformers library.
+
+    session = attach(model)                      # once
+    with session.replay([routes, ...]):          # one per sequence, in batch order
+        loss = model(**batch).loss
+    loss.backward()                              # here or in the block; recomputation sees the same ids
+
+Routers take the recorded experts; weights are made by the model's own code, and gradients flow through them.
+Tokens without a recorded row (missing rows, the last token, padding) are routed by the router itself, and
+that choice is kept for recomputation.
+
+One block is one forward pass of the attached model. Any number of blocks may wait for their backward, in
+any order: each layer's checkpoint function is wrapped while replay is in use, so that the graph itself holds
+the ids of its micro-batch. Checkpoints written by hand around layers (torch.utils.checkpoint) carry no such
+mark: they work while one micro-batch waits for its backward, and are refused when several do.
+
+Thread rule: one block at a time, its forward on the thread that opened it; the backward pass on any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import moetape as mt
+from moetape.models import find_routers, interceptor, spec_of
+from moetape.trainers import _alignment as alignment
+from moetape.trainers import _autograd as autograd
+from moetape.trainers._checkpoint import wrap_all
+from moetape.trainers._microbatch import Counts, Current, MicroBatch
+
+__all__ = ["Counts", "Replay", "Session", "attach"]
+
+_FILL, _REPLAYED, _LIVE = 0, 1, 2  # what a plan says of a row
+
+_sessions: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Session]] = weakref.WeakKeyDictionary()
+
+
+def attach(model: torch.nn.Module) -> Session:
+    """Give the replay session of a model; the same one while it has one.
+
+    Nothing of the model is changed outside of replay. Raises, by name, for routers that moetape.models does
+    not understand and for dense models. The session does not keep the model alive.
+    """
+    known = _sessions.get(model)
+    session = known() if known is not None else None
+    if session is None:
+        session = Session(model)
+        _sessions[model] = weakref.ref(session)
+    return session
+
+
+class Session:
+    """Replay for one model. Made by attach()."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.spec: mt.RouteSpec = spec_of(model)
+        self._model = weakref.ref(model)
+        self._interceptors = [
+            interceptor(router) for router in find_routers(model)
+        ]  # they keep no module alive
+        self._names = {one.layer: one.name for one in self._interceptors}
+        self._current = Current()
+        self._lock = threading.RLock()  # micro-batches end on any thread
+        self._block: Replay | None = None
+        self._live: dict[int, weakref.ref[MicroBatch]] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._detached = False
+
+    def replay(
+        self,
+        routes: Sequence[mt.Routes],
+        *,
+        attention_mask: Any = None,
+        row_ids: Any = None,
+        missing: Literal["live", "error"] = "live",
+        allow_short: bool = False,
+    ) -> Replay:
+        """Open a block in which one forward of the model replays `routes`, one per sequence in batch order.
+
+        Sequences are aligned by `attention_mask` [batch, tokens], by default the one that the forward gets
+        (none = all tokens are real), or by `row_ids`, int64 [batch, length] or flat, cut from the batch by
+        the trainer's own code: (sequence + 1) << 32 | position, with 0 or -1 for padding. With a mask, routes
+        must end with the sequence or one token before; allow_short=True takes shorter ones.
+        missing="error" refuses positions inside or before the routes that have no valid row. Token ids that
+        routes carry are held against input_ids. All is checked before anything of the model runs.
+        """
+        return Replay(self, routes, attention_mask, row_ids, missing, allow_short)
+
+    def detach(self) -> None:
+        """End the session; attach() makes another. Refused in a block or while a micro-batch waits."""
+        if self._block is not None or self._live:
+            raise mt.InvalidArgumentError(
+                f"detach: expected no replay in use, got {len(self._live)} micro-batches that wait for their "
+                f"backward{' and an open block' if self._block is not None else ''}"
+            )
+        self._detached = True
+        model = self._model()
+        known = None if model is None else _sessions.get(model)
+        if model is not None and known is not None and known() is self:
+            del _sessions[model]
+
+    def _enter(self, block: Replay) -> torch.nn.Module:
+        model = self._model()
+        if self._detached or model is None:
+            why = "detached" if self._detached else "outlived by its model"
+            raise mt.ClosedError(f"replay: expected an attached session, got one that was {why}")
+        if self._block is not None:
+            raise mt.InvalidArgumentError("replay: expected one open block per model, got a second")
+        self._block = block
+        self._install(model)
+        return model
+
+    def _leave(self) -> None:
+        self._block = None
+        self._uninstall_if_idle()
+
+    # The model is touched only while a block is open or a graph may recompute.
+
+    def _install(self, model: torch.nn.Module) -> None:
+        with self._lock:
+            if not self._undo:
+                self._undo.extend(one.add_forcer(self._force).remove for one in self._interceptors)
+            self._undo.extend(wrap_all(model, self._bind))
+
+    def _uninstall_if_idle(self) -> None:
+        with self._lock:
+            if self._block is None and not self._live:
+                while self._undo:
+                    self._undo.pop()()
+
+    def _force(
+        self, layer: int, scores: Any, live_values: Any, live_ids: torch.Tensor
+    ) -> torch.Tensor | None:
+        micro_batch = self._running()
+        return None if micro_batch is None else micro_batch.choose(layer, live_ids)
+
+    def _bind(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return self._current.bound(function, self._running())
+
+    def _running(self) -> MicroBatch | None:
+        """Find the micro-batch of the forward or recomputation that runs in this thread; None = no replay."""
+        if self._current:
+            return self._current.top
+        if autograd.in_backward():
+            return self._recomputed_by_hand()
+        if self._block is not None and self._block.thread == threading.get_ident():
+            raise mt.InvalidArgumentError(
+                "replay: expected routers to fire in one forward of the attached model, got one outside of it"
+            )
+        return None
+
+    def _recomputed_by_hand(self) -> MicroBatch | None:
+        """Find it for a checkpoint that is not ours: the node that asks for recomputing dates its forward."""
+        with self._lock:
+            live = [one for one in (known() for known in self._live.values()) if one is not None]
+        number = autograd.backward_node_number()
+        if number is None or not live or number < min(one.nodes.start for one in live):
+            return None
+        if len(live) > 1:
+            raise mt.UnsupportedError(
+                f"replay: a hand-written checkpoint is recomputed while {len(live)} micro-batches wait for "
+                "their backward, expected 1; use model.gradient_checkpointing_enable(), or run each backward "
+                "before the next forward"
+            )
+        if number not in live[0].nodes:
+            raise mt.UnsupportedError(
+                "replay: a hand-written checkpoint that is no part of the replayed forward is recomputed "
+                "while that waits for its backward; mixed or nested ones need model.gradient_checkpointing_enable()"
+            )
+        return live[0]
+
+    def _begin(self, micro_batch: MicroBatch) -> None:
+        key = id(micro_batch)
+        self._live[key] = weakref.ref(micro_batch)
+        weakref.finalize(micro_batch, self._forget, key).atexit = False
+        micro_batch.forwarding = True
+        micro_batch.nodes = range(autograd.next_node_number(), 2**63 - 1)
+        self._current.push(micro_batch)
+
+    def _end_forward(self, micro_batch: MicroBatch) -> None:
+        self._current.pop()
+        micro_batch.forwarding = False
+        micro_batch.nodes = range(micro_batch.nodes.start, autograd.next_node_number())
+
+    def _start_backward(self, micro_batch: MicroBatch) -> None:
+        number = autograd.backward_number()
+        if micro_batch.backward != number and not autograd.backward_keeps_graph():
+            micro_batch.backward = number
+            autograd.at_end_of_backward(lambda: self._end(micro_batch))
+
+    def _end(self, micro_batch: MicroBatch) -> None:
+        micro_batch.release()
+        self._forget(id(micro_batch))
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            self._live.pop(key, None)
+        self._uninstall_if_idle()
+
+
+class Replay:
+    """One block: one forward pass under replay. Made by Session.replay(); used once."""
+
+    def __init__(
+        self,
+        session: Session,
+        routes: Sequence[mt.Routes],
+        attention_mask: Any,
+        row_ids: Any,
+        missing: Literal["live", "error"],
+        allow_short: bool,
+    ) -> None:
+        if attention_mask is not None and row_ids is not None:
+            raise mt.InvalidArgumentError("replay: expected attention_mask or row_ids, got both")
+        if missing not in ("live", "error"):
+            raise mt.InvalidArgumentError(f"missing: expected 'live' or 'error', got {missing!r}")
+        self._session = session
+        self._routes = _checked_routes(routes, session.spec)
+        self._attention_mask = attention_mask
+        self._row_ids = None if row_ids is None else alignment.given_row_ids(row_ids)
+        self._missing = missing
+        self._allow_short = allow_short
+        self._state: Literal["new", "open", "forward", "done"] = "new"
+        self._micro_batch: MicroBatch | None = None
+        self._hooks: list[Any] = []
+        self.counts = Counts()
+        self.thread = 0
+
+    def __enter__(self) -> Replay:
+        if self._state != "new":
+            raise mt.InvalidArgumentError("replay: expected a new block, got a used one")
+        self.thread = threading.get_ident()
+        model = self._session._enter(self)
+        self._state = "open"
+        self._add_hooks(model)
+        return self
+
+    def _add_hooks(self, model: torch.nn.Module) -> None:
+        attached = weakref.ref(model)  # a deep copy of the model shares the hooks, which are not meant for it
+
+        def before(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            if module is attached():
+                self._before_forward(module, args, kwargs)
+
+        def after(module: torch.nn.Module, args: Any, output: Any) -> None:
+            if module is attached() and self._state == "forward":
+                self._after_forward(output)
+
+        self._hooks.append(model.register_forward_pre_hook(before, with_kwargs=True))
+        self._hooks.append(model.register_forward_hook(after, always_call=True))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        was = self._state
+        if was == "forward":  # torch calls no hook after a KeyboardInterrupt
+            self._after_forward(None)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._state = "done"
+        self._session._leave()
+        if kind is None and was == "open":
+            raise mt.NotCapturedError(
+                "replay: expected one forward of the attached model in the block, got none"
+            )
+
+    def _before_forward(self, model: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if autograd.in_backward():
+            return  # a checkpoint around the whole model
+        if self._state != "open":
+            raise mt.AlreadyCapturedError(
+                "replay: expected one forward of the attached model in the block, got a second"
+            )
+        if autograd.inside_reentrant_checkpoint():
+            raise mt.UnsupportedError(
+                "replay: a reentrant checkpoint around the whole model hides its recomputing; "
+                "checkpoint its layers"
+            )
+        micro_batch = self._plan(alignment.forward_input(model.forward, args, kwargs))
+        self._session._install(model)  # checkpointing may have been switched since the block began
+        self._session._begin(micro_batch)
+        self._micro_batch = micro_batch
+        self._state = "forward"
+
+    def _after_forward(self, output: Any) -> None:
+        session, micro_batch = self._session, self._micro_batch
+        assert micro_batch is not None
+        self._micro_batch = None  # from here on the graph alone holds it
+        self._state = "done"
+        session._end_forward(micro_batch)
+        try:
+            if output is None:
+                session._end(micro_batch)
+                return
+            micro_batch.check_all_fired()
+        except mt.Error:
+            session._end(micro_batch)
+            raise
+        for node in autograd.graph_nodes(output):
+            node.register_prehook(lambda _: session._start_backward(micro_batch))
+
+    def _plan(self, call: alignment.ForwardInput) -> MicroBatch:
+        session, row_ids = self._session, self._row_ids
+        if row_ids is None:
+            mask = call.attention_mask if self._attention_mask is None else self._attention_mask
+            row_ids, num_tokens = alignment.row_ids_of_mask(call, mask)
+            alignment.check_lengths(self._routes, num_tokens, self._allow_short)
+        else:
+            alignment.check_row_ids_shape(call, row_ids)
+        flat = np.ascontiguousarray(row_ids).reshape(-1)
+        plan = mt.replay.Plan.from_row_ids(flat, layers=list(session._names))
+        ids, use = plan.apply(self._routes, dtype=_narrow(session.spec.num_experts))
+        if call.input_ids is not None:
+            plan.verify(self._routes, call.input_ids.detach().reshape(-1).to("cpu", torch.int32).numpy())
+        self.counts = self._count(flat, np.asarray(use))
+        recorded, replayed = torch.from_numpy(ids), torch.from_numpy(np.asarray(use) == _REPLAYED)
+        return MicroBatch(session._names, recorded.to(call.device), replayed.to(call.device))
+
+    def _count(self, row_ids: alignment.RowIds, use: npt.NDArray[np.uint8]) -> Counts:
+        live = use == _LIVE
+        sequence, position = (row_ids >> 32) - 1, row_ids & 0xFFFFFFFF
+        ends = np.array([one.end for one in self._routes], dtype=np.int64)
+        beyond = live.copy()
+        beyond[live] = position[live] >= ends[sequence[live]]
+        missing = live & ~beyond
+        if self._missing == "error" and missing.any():
+            row = int(np.flatnonzero(missing)[0])
+            raise mt.MissingRowsError(
+                f"replay: expected a recorded row for every token, got {int(missing.sum())} without; "
+                f"the first is sequence {sequence[row]} position {position[row]}"
+            )
+        return Counts(
+            int((use == _REPLAYED).sum()), int(missing.sum()), int(beyond.sum()), int((use == _FILL).sum())
+        )
+
+
+def _checked_routes(routes: Sequence[mt.Routes], spec: mt.RouteSpec) -> list[mt.Routes]:
+    if isinstance(routes, mt.Routes) or not isinstance(routes, Sequence):
+        raise mt.WrongTypeError(f"routes: expected a sequence of Routes, got {type(routes).__name__}")
+    for index, one in enumerate(routes):
+        if not isinstance(one, mt.Routes):
+            raise mt.WrongTypeError(f"routes[{index}]: expected Routes, got {type(one).__name__}")
+        if one.spec.fingerprint != spec.fingerprint:
+            raise mt.SpecMismatchError(f"routes[{index}]: expected those of {spec}, got those of {one.spec}")
+    return list(routes)
+
+
+def _narrow(num_experts: int) -> str:
+    return "uint8" if num_experts <= 256 else "int16" if num_experts <= 32768 else "int32"
