@@ -2,8 +2,8 @@
 #              [PRIVATE <library>...])
 #
 # Makes the library moetape_<room> and, where asked for, the programs moetape_<room>_test and
-# moetape_<room>_bench. DEPENDS names rooms of lower levels. PRIVATE names libraries from outside (hwy, fmt,
-# xxhash, threads): rooms above see them too, users of moetape never do.
+# moetape_<room>_bench. DEPENDS names rooms of lower levels. PRIVATE names libraries from outside (fmt, hwy,
+# simdjson, threads, xxhash): rooms above see them too, users of moetape never do.
 function(moetape_room room)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;TESTS;BENCHES;DEPENDS;PRIVATE")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
