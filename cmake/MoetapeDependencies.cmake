@@ -4,7 +4,6 @@
 include("${CMAKE_CURRENT_LIST_DIR}/MoetapeFindHighway.cmake")
 find_package(fmt REQUIRED)
 find_package(simdjson REQUIRED)
-find_package(simdjson REQUIRED)
 find_package(Threads REQUIRED)
 find_path(MOETAPE_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 
@@ -13,9 +12,6 @@ target_link_libraries(moetape_external_hwy INTERFACE moetape::highway)
 
 add_library(moetape_external_fmt INTERFACE)
 target_link_libraries(moetape_external_fmt INTERFACE fmt::fmt-header-only)
-
-add_library(moetape_external_simdjson INTERFACE)
-target_link_libraries(moetape_external_simdjson INTERFACE simdjson::simdjson)
 
 add_library(moetape_external_simdjson INTERFACE)
 target_link_libraries(moetape_external_simdjson INTERFACE simdjson::simdjson)
