@@ -8,9 +8,8 @@
 #include "simd/copy.h"
 #include "simd/copy_words.h"
 
-// Vector moves exist where there are vectors and no ThreadSanitizer.
 #undef MOETAPE_COPY_VECTORS
-#if !defined(MOETAPE_THREAD_SANITIZER) && (HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64)
+#if !defined(MOETAPE_COPY_BY_WORDS) && (HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64)
 #define MOETAPE_COPY_VECTORS 1
 #endif
 
@@ -117,11 +116,10 @@ HWY_INLINE void copy_aligned(std::byte* to, const std::byte* from, size_t n) {
 
 #endif  // MOETAPE_COPY_VECTORS
 
-// From this size on a streaming store beats a store that first fetches the line it overwrites.
-constexpr size_t kStreamingBytes = 256;
-
 HWY_INLINE void copy_run_in(std::byte* shared, const std::byte* from, size_t bytes) {
 #ifdef MOETAPE_COPY_VECTORS
+  // From this size on a streaming store beats one that first fetches the line that it overwrites.
+  constexpr size_t kStreamingBytes = 256;
   if (bytes >= kStreamingBytes) return copy_aligned<Streaming>(shared, from, bytes);
   copy_aligned<Widest>(shared, from, bytes);
 #else
@@ -228,7 +226,7 @@ void copy_out(std::byte* to, const std::byte* shared, size_t bytes) {
 }
 
 void store_fence() {
-#if HWY_ARCH_X86 && !defined(MOETAPE_THREAD_SANITIZER)
+#if HWY_ARCH_X86 && !defined(MOETAPE_COPY_BY_WORDS)
   asm volatile("sfence" ::: "memory");
 #else
   std::atomic_thread_fence(std::memory_order_release);
