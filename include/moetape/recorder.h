@@ -26,7 +26,7 @@ namespace moetape::inline v0 {
 struct RecorderOptions {
   int64_t max_rows = 0;              // router rows of the largest forward (the gathered batch)
   int num_lanes = 1;                 // overlapped micro-batches use different lanes
-  std::map<int32_t, IdMap> id_maps;  // by global layer; layers not named give logical ids
+  std::map<int32_t, IdMap> id_maps = {};  // by global layer; layers not named give logical ids
   int64_t memory_limit_bytes = 0;    // 0 = none
 };
 
@@ -49,7 +49,7 @@ struct CommitReport {
   int64_t num_refused = 0;    // rows that are missing because of their ids
   int64_t num_no_slot = 0;    // tokens with slot -1 or the pad slot
   int64_t num_elsewhere = 0;  // tokens whose rows another rank has
-  std::array<int64_t, kNumRowFaults> num_by_fault = {};  // refused rows, by the first fault in the enum's order
+  std::array<int64_t, kNumRowFaults> num_by_fault = {};  // refused rows, by the first fault found
   std::optional<Offender> first_offender;
 };
 
@@ -69,9 +69,9 @@ class Ticket {
 };
 
 struct CommitOptions {
-  std::optional<int64_t> step;           // given by the engine's scheduler; default: the store counts
+  std::optional<int64_t> step = {};      // given by the engine's scheduler; default: the store counts
   uint32_t version = 0;                  // policy version of all rows
-  std::span<const uint32_t> versions;    // or one per token
+  std::span<const uint32_t> versions = {};  // or one per token
   int lane = 0;
 };
 

@@ -1,6 +1,7 @@
 // Slots: a view of the places of some tokens in the engine's KV space, by index or by block. Never owns.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -9,42 +10,42 @@ namespace moetape::inline v0 {
 class Slots {
  public:
   Slots() = default;
-  Slots(std::span<const int64_t> slots) : data_(slots.data()), size_(static_cast<int64_t>(slots.size())) {}
-  Slots(std::span<const int32_t> slots)
-      : data_(slots.data()), wide_(false), size_(static_cast<int64_t>(slots.size())) {}
+  Slots(std::span<const int64_t> slots) : Slots(slots.data(), true, slots.size()) {}
+  Slots(std::span<const int32_t> slots) : Slots(slots.data(), false, slots.size()) {}
   // Tokens [0, num_tokens) of a sequence whose t-th token stands at block_ids[t / block_size] * block_size +
-  // t % block_size. There must be enough blocks; a block id of -1 gives slots of -1.
+  // t % block_size. A block id below 0 gives slots of -1; tokens behind the last block have slots that no
+  // store holds. block_size must be positive.
   static Slots blocks(std::span<const int32_t> block_ids, int64_t block_size, int64_t num_tokens) {
-    Slots slots(block_ids);
-    slots.block_size_ = block_size;
-    slots.size_ = num_tokens;
-    return slots;
+    return Slots(block_ids).in_blocks(block_size, num_tokens);
   }
   static Slots blocks(std::span<const int64_t> block_ids, int64_t block_size, int64_t num_tokens) {
-    Slots slots(block_ids);
-    slots.block_size_ = block_size;
-    slots.size_ = num_tokens;
-    return slots;
+    return Slots(block_ids).in_blocks(block_size, num_tokens);
   }
 
   int64_t size() const { return size_; }
 
   // Writes slots [first, first + count) to out.
-  void copy(int64_t first, int64_t count, int64_t* out) const {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t token = first + i;
-      const int64_t index = block_size_ == 0 ? token : token / block_size_;
-      const int64_t value = wide_ ? static_cast<const int64_t*>(data_)[index]
-                                  : int64_t{static_cast<const int32_t*>(data_)[index]};
-      out[i] = block_size_ == 0 || value < 0 ? value : value * block_size_ + token % block_size_;
-    }
-  }
+  void copy(int64_t first, int64_t count, int64_t* out) const;
 
  private:
+  Slots(const void* data, bool wide, size_t size)
+      : data_(data), wide_(wide), num_elements_(static_cast<int64_t>(size)), size_(num_elements_) {}
+  Slots in_blocks(int64_t block_size, int64_t num_tokens) const {
+    Slots slots = *this;
+    slots.block_size_ = block_size;
+    slots.size_ = num_tokens;
+    return slots;
+  }
+  int64_t element(int64_t index) const {
+    return wide_ ? static_cast<const int64_t*>(data_)[index]
+                 : int64_t{static_cast<const int32_t*>(data_)[index]};
+  }
+
   const void* data_ = nullptr;
   bool wide_ = true;
+  int64_t num_elements_ = 0;
   int64_t block_size_ = 0;  // 0 = by index
-  int64_t size_ = 0;
+  int64_t size_ = 0;        // tokens
 };
 
 }  // namespace moetape::inline v0

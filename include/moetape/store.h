@@ -32,19 +32,19 @@ struct StoreOptions {
 
 struct ReadOptions {
   int64_t start = 0;                   // position of slots[0]
-  std::optional<int64_t> as_of;        // newest step wanted; default: the last step submitted
-  std::span<const int32_t> tokens;     // the tokens fed, one per slot; empty = none
+  std::optional<int64_t> as_of = {};   // newest step wanted; default: the last step submitted
+  std::span<const int32_t> tokens = {};  // the tokens fed, one per slot; empty = none
 };
 
 struct WriteOptions {
-  std::optional<int64_t> step;         // must be given where the engine counts steps
-  std::optional<uint32_t> version;     // of rows that carry none
+  std::optional<int64_t> step = {};    // must be given where the engine counts steps
+  std::optional<uint32_t> version = {};  // of rows that carry none
   std::chrono::milliseconds timeout{10'000};  // for earlier steps to land
 };
 
 class StoreWriter;
 
-class Store {
+class Store : public std::enable_shared_from_this<Store> {
  public:
   // row stride + 16 bytes a slot, rounded up to pages. kInvalidArgument if num_slots < 1 or the size overflows.
   static Result<int64_t> required_bytes(const RouteSpec& spec, int64_t num_slots);
@@ -81,7 +81,7 @@ class Store {
   void close();
 
   struct Impl;  // src/store
-  Impl& impl() { return *impl_; }
+  Impl& impl() const { return *impl_; }
 
  private:
   explicit Store(std::unique_ptr<Impl> impl);

@@ -1,0 +1,133 @@
+#include "record/commit.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/fail.h"
+
+namespace moetape::inline v0 {
+namespace {
+
+Status check_versions(const CommitOptions& options, int64_t num_tokens) {
+  const auto num_versions = static_cast<int64_t>(options.versions.size());
+  if (num_versions != 0 && num_versions != num_tokens) {
+    return fail(ErrorCode::kWrongShape, "versions: expected {}, one per slot, got {}", num_tokens, num_versions);
+  }
+  const uint32_t largest =
+      num_versions == 0 ? options.version : *std::max_element(options.versions.begin(), options.versions.end());
+  if (largest > kMaxVersion) {
+    return fail(ErrorCode::kStepOrder, "version: expected 0 to {}, got {}", kMaxVersion, largest);
+  }
+  return {};
+}
+
+}  // namespace
+
+Commit::Commit(StoreWriter writer, int64_t max_rows)
+    : writer_(std::move(writer)), seen_(writer_.store().options.num_slots) {
+  slots_.reserve(static_cast<size_t>(max_rows));
+}
+
+// Fills slots_; the first slot that is out of range or stands twice is the error.
+Status Commit::resolve(const Slots& slots) {
+  const Store::Impl& store = writer_.store();
+  slots_.resize(static_cast<size_t>(slots.size()));
+  Status status = store.resolve(slots, "slots", 0, slots.size(), slots_.data());
+  if (!status) {
+    slots.copy(0, slots.size(), slots_.data());
+    for (int64_t& slot : slots_) {
+      const bool in_range = slot >= 0 && slot < store.options.num_slots && slot != store.options.pad_slot;
+      if (!in_range) slot = -1;
+    }
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i] < 0 || seen_.add(slots_[i]) || !status) continue;
+    status = fail(ErrorCode::kInvalidArgument, "slots[{}]: expected every slot once in a step, got {} twice", i,
+                  slots_[i]);
+  }
+  for (const int64_t slot : slots_) {
+    if (slot >= 0) seen_.remove(slot);
+  }
+  return status;
+}
+
+Result<Placement> Commit::check(const Lane& lane, const Slots& slots, const Layout& layout,
+                                const CommitOptions& options) {
+  MOETAPE_TRY(resolve(slots));
+  MOETAPE_TRY(check_versions(options, slots.size()));
+  const bool idle = !lane.touched() && slots.size() == 0;  // a rank without tokens in this step
+  if (idle) return Placement{};
+  MOETAPE_ASSIGN(const int64_t batch_rows, lane.finish());
+  return layout.place(batch_rows, slots.size());
+}
+
+Result<CommitReport> Commit::run(const Lane& lane, const Slots& slots, const Layout& layout,
+                                 const CommitOptions& options) {
+  const auto placement = check(lane, slots, layout, options);
+  const auto step = writer_.submit(options.step);
+  if (!step) {
+    refuse_all(writer_.store().writers.last_submitted());
+    return Failure(placement ? step.error() : placement.error());
+  }
+  if (!placement) {
+    refuse_all(*step);
+    writer_.land(*step);
+    return Failure(placement.error());
+  }
+  CommitReport report;
+  report.step = static_cast<int64_t>(*step);
+  report.num_tokens = slots.size();
+  place(lane, *placement, options, report);
+  writer_.land(*step);
+  return report;
+}
+
+void Commit::refuse_all(uint64_t step) { writer_.refuse(slots_.data(), static_cast<int64_t>(slots_.size()), step); }
+
+void Commit::place(const Lane& lane, const Placement& placement, const CommitOptions& options,
+                   CommitReport& report) {
+  const std::vector<int64_t>* token_of_row = placement.token_of_row;
+  const int64_t num_rows = token_of_row ? static_cast<int64_t>(token_of_row->size()) : placement.count;
+  const auto step = static_cast<uint64_t>(report.step);
+  std::array<int64_t, kBlockSlots> slots;
+  std::array<Stamp, kBlockSlots> stamps;
+  for (int64_t first = 0; first < num_rows; first += kBlockSlots) {
+    const int64_t count = std::min(kBlockSlots, num_rows - first);
+    int64_t num_tokens = 0;
+    int64_t num_slots = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t token = token_of_row ? (*token_of_row)[static_cast<size_t>(first + i)] : placement.dst + first + i;
+      const auto index = static_cast<size_t>(token);
+      slots[i] = token < 0 ? -1 : slots_[index];
+      stamps[i] = make_stamp(token < 0 || options.versions.empty() ? options.version : options.versions[index], step);
+      num_tokens += token >= 0;
+      num_slots += slots[i] >= 0;
+    }
+    const int64_t first_row = placement.src + first;
+    const int64_t num_refused =
+        lane.any_faults() ? refuse_faulty(lane, first_row, count, slots.data(), stamps.data(), report) : 0;
+    writer_.place(slots.data(), count, lane.row(first_row), lane.row_stride(), stamps.data());
+    report.num_no_slot += num_tokens - num_slots;
+    report.num_refused += num_refused;
+    report.num_kept += num_slots - num_refused;
+  }
+  report.num_elsewhere = report.num_tokens - report.num_kept - report.num_refused - report.num_no_slot;
+}
+
+// Turns the stamps of faulty rows into refusals and counts them.
+int64_t Commit::refuse_faulty(const Lane& lane, int64_t first_row, int64_t count, const int64_t* slots,
+                              Stamp* stamps, CommitReport& report) const {
+  int64_t num_refused = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (slots[i] < 0 || !lane.is_faulty(first_row + i)) continue;
+    stamps[i] = make_stamp(kRefusedVersion, step_of(stamps[i]));
+    const Offender& offender = lane.offender(first_row + i);
+    if (!report.first_offender) report.first_offender = offender;
+    report.num_by_fault[static_cast<size_t>(offender.fault)] += 1;
+    num_refused += 1;
+  }
+  return num_refused;
+}
+
+}  // namespace moetape::inline v0

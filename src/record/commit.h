@@ -1,0 +1,37 @@
+// Commit: carries one step from a lane to its slots, or refuses them all. One per lane; its thread's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moetape/recorder.h"
+#include "record/cpu/lane.h"
+#include "record/slot_set.h"
+#include "store/store_writer.h"
+
+namespace moetape::inline v0 {
+
+class Commit {
+ public:
+  Commit(StoreWriter writer, int64_t max_rows);
+
+  // Places every row of this rank that is good and has a slot, and refuses the slots of those that are not.
+  // On an error all slots in range are refused and nothing else is touched.
+  Result<CommitReport> run(const Lane& lane, const Slots& slots, const Layout& layout,
+                           const CommitOptions& options);
+
+ private:
+  Status resolve(const Slots& slots);
+  Result<Placement> check(const Lane& lane, const Slots& slots, const Layout& layout,
+                          const CommitOptions& options);
+  void refuse_all(uint64_t step);
+  void place(const Lane& lane, const Placement& placement, const CommitOptions& options, CommitReport& report);
+  int64_t refuse_faulty(const Lane& lane, int64_t first_row, int64_t count, const int64_t* slots, Stamp* stamps,
+                        CommitReport& report) const;
+
+  StoreWriter writer_;
+  SlotSet seen_;
+  std::vector<int64_t> slots_;  // of this step; -1 = no place, or not in range
+};
+
+}  // namespace moetape::inline v0

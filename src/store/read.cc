@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/fail.h"
+#include "store/store_impl.h"
+
+namespace moetape::inline v0 {
+
+Result<Gather> Gather::begin(const Store::Impl& impl, std::optional<int64_t> as_of) {
+  if (!as_of) return Gather(impl, impl.writers.last_submitted());
+  if (*as_of < 0 || *as_of > kMaxStep) {
+    return fail(ErrorCode::kStepOrder, "as_of: expected 0 to {}, got {}", kMaxStep, *as_of);
+  }
+  return Gather(impl, static_cast<uint64_t>(*as_of));
+}
+
+Reason Gather::judge(int64_t slot, Stamp stamp) const {
+  const uint64_t cutoff = impl_->cutoff(slot);
+  const uint64_t step = step_of(stamp);
+  const bool counts = stamp != 0 && step > cutoff;
+  if (counts && step > as_of_) return Reason::kLater;
+  if (counts && version_of(stamp) != kRefusedVersion) return Reason::kValid;
+  if (counts) return Reason::kRefused;
+  if (under_way_.newest_open > cutoff) return Reason::kPending;
+  if (under_way_.newest_lost > cutoff) return Reason::kLost;
+  const bool given_away = stamp != 0 || std::atomic_ref<uint64_t>(impl_->cutoffs[slot]).load() != 0;
+  return given_away ? Reason::kInvalidated : Reason::kUnwritten;
+}
+
+// The row changed under the copy: its writer is at work or has just finished.
+Reason Gather::read_again(int64_t slot, std::byte* row, Stamp* stamp) const {
+  constexpr int kAttempts = 64;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    *stamp = impl_->plane.stamp(slot);
+    if (*stamp == 0) continue;
+    if (const Reason reason = judge(slot, *stamp); reason != Reason::kValid) return reason;
+    impl_->plane.gather(&slot, 1, row);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (impl_->plane.stamp_after_copy(slot) == *stamp) return judge(slot, *stamp);
+  }
+  return *stamp == 0 ? judge(slot, 0) : Reason::kTorn;
+}
+
+void Gather::block(const int64_t* slots, int64_t count, std::byte* rows, Reason* reasons, Stamp* stamps) const {
+  const Plane& plane = impl_->plane;
+  std::array<int64_t, kBlockSlots> wanted = {};
+  for (int64_t i = 0; i < count; ++i) {
+    stamps[i] = slots[i] < 0 ? 0 : plane.stamp(slots[i]);
+    // Nothing is copied for a stamp that cannot count; whether the others do is judged behind the copy.
+    const bool may_count = stamps[i] != 0 && step_of(stamps[i]) <= as_of_ && version_of(stamps[i]) != kRefusedVersion;
+    wanted[i] = may_count ? slots[i] : -1;
+  }
+  plane.gather(wanted.data(), count, rows);
+  std::atomic_thread_fence(std::memory_order_acquire);  // R3
+  for (int64_t i = 0; i < count; ++i) {
+    if (slots[i] < 0) {
+      reasons[i] = Reason::kNoSlot;
+    } else if (wanted[i] >= 0 && plane.stamp_after_copy(slots[i]) != stamps[i]) {
+      reasons[i] = read_again(slots[i], rows + i * plane.row_bytes(), &stamps[i]);
+    } else {
+      reasons[i] = judge(slots[i], stamps[i]);
+    }
+    if (reasons[i] != Reason::kValid) {
+      std::memset(rows + i * plane.row_bytes(), 0, static_cast<size_t>(plane.row_bytes()));
+    }
+  }
+}
+
+namespace {
+
+Status check_positions(const Slots& slots, const ReadOptions& options) {
+  if (options.start < 0) return fail(ErrorCode::kOutOfRange, "start: expected 0 or more, got {}", options.start);
+  const auto num_tokens = static_cast<int64_t>(options.tokens.size());
+  if (num_tokens != 0 && num_tokens != slots.size()) {
+    return fail(ErrorCode::kWrongShape, "tokens: expected {}, one per slot, got {}", slots.size(), num_tokens);
+  }
+  return {};
+}
+
+// Adds the versions of a block's valid rows, one call a run.
+void add_versions(RoutesBuilder& builder, int64_t first, int64_t count, const Reason* reasons,
+                  const Stamp* stamps) {
+  for (int64_t i = 0; i < count;) {
+    int64_t end = i + 1;
+    if (reasons[i] == Reason::kValid) {
+      const uint32_t version = version_of(stamps[i]);
+      while (end < count && reasons[end] == Reason::kValid && version_of(stamps[end]) == version) ++end;
+      builder.add_version(first + i, end - i, version);
+    }
+    i = end;
+  }
+}
+
+class StoreRows final : public RowSource {
+ public:
+  StoreRows(std::shared_ptr<const Store> store, std::vector<int64_t> slots, int64_t start, uint64_t as_of)
+      : store_(std::move(store)), slots_(std::move(slots)), start_(start), as_of_(as_of) {}
+
+  const RouteSpec& spec() const override { return store_->spec(); }
+  int64_t start() const override { return start_; }
+  int64_t num_rows() const override { return static_cast<int64_t>(slots_.size()); }
+
+  Status pull(int64_t first, int64_t count, std::byte* rows, Reason* reasons) override {
+    if (first < 0 || count < 0 || first + count > num_rows()) {
+      return fail(ErrorCode::kOutOfRange, "rows: expected a part of [0, {}), got [{}, {})", num_rows(), first,
+                  first + count);
+    }
+    const Store::Impl& impl = store_->impl();
+    Store::Impl::Use use(impl);
+    MOETAPE_TRY(use.check());
+    MOETAPE_ASSIGN(const Gather gather, Gather::begin(impl, static_cast<int64_t>(as_of_)));
+    std::array<Stamp, kBlockSlots> stamps;
+    for (int64_t done = 0; done < count; done += kBlockSlots) {
+      const int64_t block = std::min(kBlockSlots, count - done);
+      gather.block(slots_.data() + first + done, block, rows + done * spec().row_bytes(), reasons + done,
+                   stamps.data());
+    }
+    return {};
+  }
+
+ private:
+  std::shared_ptr<const Store> store_;
+  std::vector<int64_t> slots_;  // resolved
+  int64_t start_;
+  uint64_t as_of_;
+};
+
+}  // namespace
+
+Result<Routes> Store::read(const Slots& slots, const ReadOptions& options) const {
+  Impl::Use use(*impl_);
+  MOETAPE_TRY(use.check());
+  MOETAPE_TRY(check_positions(slots, options));
+  MOETAPE_ASSIGN(const Gather gather, Gather::begin(*impl_, options.as_of));
+  MOETAPE_ASSIGN(RoutesBuilder builder, RoutesBuilder::create(impl_->spec, options.start, slots.size()));
+  std::array<int64_t, kBlockSlots> block;
+  std::array<Stamp, kBlockSlots> stamps;
+  for (int64_t first = 0; first < slots.size(); first += kBlockSlots) {
+    const int64_t count = std::min(kBlockSlots, slots.size() - first);
+    MOETAPE_TRY(impl_->resolve(slots, "slots", first, count, block.data()));
+    Reason* reasons = builder.reasons() + first;
+    gather.block(block.data(), count, builder.ids() + first * impl_->spec.row_bytes(), reasons, stamps.data());
+    add_versions(builder, first, count, reasons, stamps.data());
+  }
+  if (!options.tokens.empty()) builder.set_tokens({options.tokens.begin(), options.tokens.end()});
+  return std::move(builder).finish();
+}
+
+Result<std::unique_ptr<RowSource>> Store::rows(const Slots& slots, const ReadOptions& options) const {
+  Impl::Use use(*impl_);
+  MOETAPE_TRY(use.check());
+  MOETAPE_TRY(check_positions(slots, options));
+  MOETAPE_ASSIGN(const Gather gather, Gather::begin(*impl_, options.as_of));
+  std::vector<int64_t> resolved(static_cast<size_t>(slots.size()));
+  MOETAPE_TRY(impl_->resolve(slots, "slots", 0, slots.size(), resolved.data()));
+  return std::make_unique<StoreRows>(shared_from_this(), std::move(resolved), options.start, gather.as_of());
+}
+
+}  // namespace moetape::inline v0

@@ -1,0 +1,39 @@
+#include "store/store_writer.h"
+
+#include <utility>
+
+#include "base/fail.h"
+
+namespace moetape::inline v0 {
+
+Result<StoreWriter> StoreWriter::open(std::shared_ptr<Store> store) {
+  MOETAPE_ASSIGN(const int writer, store->impl().writers.add_writer());
+  return StoreWriter(std::move(store), writer);
+}
+
+StoreWriter::StoreWriter(StoreWriter&& other) noexcept
+    : store_(std::exchange(other.store_, nullptr)), writer_(other.writer_) {}
+
+StoreWriter::~StoreWriter() {
+  if (store_) store().writers.remove_writer(writer_);
+}
+
+Result<uint64_t> StoreWriter::submit(std::optional<int64_t> step) { return store().writers.submit(writer_, step); }
+
+void StoreWriter::place(const int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride,
+                        const Stamp* stamps) {
+  store().plane.place(slots, count, rows, row_stride, stamps);
+}
+
+void StoreWriter::refuse(const int64_t* slots, int64_t count, uint64_t step) {
+  // Step 0 has no stamp: before the first step there is nothing that could live on.
+  const Stamp stamp = step == 0 ? 0 : make_stamp(kRefusedVersion, step);
+  for (int64_t i = 0; i < count; ++i) {
+    if (slots[i] >= 0) store().plane.set_stamp(slots[i], stamp);
+  }
+}
+
+void StoreWriter::land(uint64_t step) { store().writers.land(writer_, step); }
+void StoreWriter::drop(uint64_t step) { store().writers.drop(writer_, step); }
+
+}  // namespace moetape::inline v0

@@ -1,0 +1,40 @@
+// StoreWriter: one lane's way into a store. Move-only; one thread at a time.
+//
+//   submit(step) → place(…) per block → land(step); or drop(step) when the rows will never come.
+// Dropped with open steps, they count as lost.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "moetape/store.h"
+#include "store/stamp.h"
+#include "store/store_impl.h"
+
+namespace moetape::inline v0 {
+
+class StoreWriter {
+ public:
+  static Result<StoreWriter> open(std::shared_ptr<Store> store);  // kCapacity: too many lanes
+  StoreWriter(StoreWriter&& other) noexcept;
+  StoreWriter& operator=(StoreWriter&&) = delete;
+  ~StoreWriter();
+
+  Store::Impl& store() const { return store_->impl(); }
+
+  Result<uint64_t> submit(std::optional<int64_t> step);
+  // Slots as Store::Impl::resolve gives them, at most kBlockSlots, each once in a step.
+  void place(const int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride,
+             const Stamp* stamps);
+  // What stood in these slots counts no more, and they are missing in this step.
+  void refuse(const int64_t* slots, int64_t count, uint64_t step);
+  void land(uint64_t step);
+  void drop(uint64_t step);
+
+ private:
+  StoreWriter(std::shared_ptr<Store> store, int writer) : store_(std::move(store)), writer_(writer) {}
+  std::shared_ptr<Store> store_;
+  int writer_ = 0;
+};
+
+}  // namespace moetape::inline v0

@@ -1,0 +1,58 @@
+// WriterTable: which steps are under way, so that a reader can tell "not yet" from "never".
+//
+// A writer is one lane of one recorder (or the store's own moves): its steps strictly rise. submit() opens a
+// step before its first byte is written, land() closes it behind the last stamp, drop() closes it as lost.
+// Writers take a mutex; readers only load.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "moetape/error.h"
+
+namespace moetape::inline v0 {
+
+// What a reader must know about steps <= its as_of before it looks at the first stamp.
+struct StepsUnderWay {
+  uint64_t newest_open = 0;  // 0 = none
+  uint64_t newest_lost = 0;
+};
+
+class WriterTable {
+ public:
+  static constexpr int kMaxWriters = 64;
+  static constexpr int kMaxOpenSteps = 8;  // of one writer
+  static constexpr int kHost = 0;          // the writer of move() and write()
+
+  Result<int> add_writer();
+  void remove_writer(int writer);  // its open steps are lost
+
+  // Opens a step: the one given, or the next one where the store counts. kStepOrder says what it should be.
+  Result<uint64_t> submit(int writer, std::optional<int64_t> step);
+  void land(int writer, uint64_t step);
+  void drop(int writer, uint64_t step);
+
+  uint64_t last_submitted() const { return last_submitted_.load(std::memory_order_acquire); }
+  StepsUnderWay under_way(uint64_t as_of) const;
+  bool any_open_before(uint64_t step) const;
+
+ private:
+  struct Writer {
+    bool used = false;
+    uint64_t newest = 0;
+    std::atomic<uint64_t> lost = 0;
+    std::array<std::atomic<uint64_t>, kMaxOpenSteps> open = {};
+  };
+  Status check_step(const Writer& writer, bool host, std::optional<int64_t> step) const;
+
+  std::mutex mutex_;
+  bool engine_counts_ = false;
+  std::atomic<int> num_writers_ = 1;  // ever used, the host among them
+  std::atomic<uint64_t> last_submitted_ = 0;
+  std::array<Writer, kMaxWriters> writers_;
+};
+
+}  // namespace moetape::inline v0
