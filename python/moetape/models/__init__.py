@@ -10,6 +10,7 @@
 Needs torch; imports no engine and no trainer.
 """
 
+from moetape.models.binding import Binding, bind
 from moetape.models.intercept import (
     Forcer,
     Handle,
@@ -23,12 +24,14 @@ from moetape.models.override import Override
 from moetape.models.routers import Router, find_routers, model_name, spec_of, spec_of_routers
 
 __all__ = [
+    "Binding",
     "Forcer",
     "Handle",
     "Interceptor",
     "Override",
     "Router",
     "Tap",
+    "bind",
     "find_routers",
     "interceptor",
     "model_name",

@@ -1,8 +1,8 @@
 """Bind a recorder to a model's routers by walking it, and unbind again.
 
-Two kinds of sources are bound: modules that offer themselves by two attributes, `layer_id` (global layer index)
-and `capture_fn` (None until bound; the module calls it with its ids [n, K] in every forward), and the routers
-that `find_routers` understands. Every layer of the recorder's spec must be bound by exactly one of them.
+Two kinds of sources are bound: modules that offer themselves by two attributes, `layer_id` (global layer
+index) and `capture_fn` (None until bound; the module calls it with its ids [n, K] in every forward), and the
+routers that `find_routers` understands. Every layer of the recorder's spec is bound by exactly one of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Binding:
         """Take every hook off and every capture_fn back; twice does nothing."""
         remove_all(self._handles)
         for source in self._sources:
-            source.capture_fn = None  # type: ignore[assignment]
+            source.capture_fn = None
         self._handles, self._sources = [], []
 
     def __enter__(self) -> Binding:
@@ -65,7 +65,9 @@ def bind(model: nn.Module, recorder: Recorder, *, stack: str = "target", lane: L
     """
     spec = recorder.spec
     if stack != spec.stack:
-        raise SpecMismatchError(f"model of stack {stack!r}: expected a recorder of that stack, got {spec.stack!r}")
+        raise SpecMismatchError(
+            f"model of stack {stack!r}: expected a recorder of that stack, got {spec.stack!r}"
+        )
     sources = dict(_sources_of(model))
     routers = find_routers(model, stack, excluded=spec.excluded, without=set(sources.values()))
     names = [(int(source.layer_id), name) for name, source in sources.items()]
@@ -75,7 +77,7 @@ def bind(model: nn.Module, recorder: Recorder, *, stack: str = "target", lane: L
         if source.capture_fn is not None:
             raise ConflictError(f"module {name}: expected capture_fn None, got one that is bound already")
     for source in sources.values():
-        source.capture_fn = partial(_capture, recorder, lane, int(source.layer_id))  # type: ignore[assignment]
+        source.capture_fn = partial(_capture, recorder, lane, int(source.layer_id))
     handles = [interceptor(router).add_tap(partial(_capture, recorder, lane)) for router in routers]
     return Binding(handles, list(sources.values()), sorted(layer for layer, _ in names))
 
@@ -96,7 +98,9 @@ def _check_layers(names: list[tuple[int, str]], layers: list[int]) -> None:
         bound[layer] = name
     missing = [layer for layer in layers if layer not in bound]
     if missing:
-        raise NotCapturedError(f"layers {missing}: expected a router for each, found routers of {sorted(bound)}")
+        raise NotCapturedError(
+            f"layers {missing}: expected a router for each, found routers of {sorted(bound)}"
+        )
 
 
 def _capture(recorder: Recorder, lane: Lane, layer: int, ids: torch.Tensor) -> None:

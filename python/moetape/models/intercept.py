@@ -67,19 +67,23 @@ class Interceptor:
         return self._add(tap, "_taps")
 
     def add_forcer(self, forcer: Forcer) -> Handle:
-        """Let `forcer` choose the ids; None leaves the live choice. Two that both choose are a ConflictError."""
+        """Let `forcer` choose the ids; None leaves the live choice. Two that choose are a ConflictError."""
         return self._add(forcer, "_forcers")
 
     def _add(self, function: Any, where: str) -> Handle:
         def remove(handle: Handle) -> None:
-            setattr(self, where, {key: value for key, value in getattr(self, where).items() if key is not handle})
+            setattr(
+                self, where, {key: value for key, value in getattr(self, where).items() if key is not handle}
+            )
             if not self._taps and not self._forcers:
                 self._uninstall()
 
         with _lock:
             module = self._module()
             if module is None:
-                raise InvalidArgumentError(f"router {self.name}: expected a living module, got one that is gone")
+                raise InvalidArgumentError(
+                    f"router {self.name}: expected a living module, got one that is gone"
+                )
             attached = _interceptors.get(module)
             if attached is not None and attached is not self:
                 return attached._add(function, where)
@@ -121,7 +125,7 @@ class Interceptor:
         result = live
         if chosen:
             ids = self._checked(chosen[0], ids)
-            result = torch.return_types.topk((scores.gather(1, ids), ids))  # type: ignore[attr-defined]
+            result = torch.return_types.topk((scores.gather(1, ids), ids))
         for tap in self._taps.values():
             tap(self.layer, ids)
         return result
@@ -145,7 +149,7 @@ def interceptor(router: Router) -> Interceptor:
         want = (router.layer, router.top_k, router.num_experts)
         if have != want:
             raise InvalidArgumentError(
-                f"router {router.name}: expected layer, top-k and experts {have} as already attached, got {want}"
+                f"router {router.name}: expected layer, top-k, experts {have} as attached, got {want}"
             )
         return existing
 
@@ -161,7 +165,7 @@ def remove_all(handles: Iterable[Handle]) -> None:
         handle.remove()
 
 
-class _TopKMode(TorchFunctionMode):
+class _TopKMode(TorchFunctionMode):  # type: ignore[misc]
     """Lives for one forward of one router."""
 
     def __init__(self, active: Interceptor) -> None:
@@ -183,7 +187,8 @@ class _TopKMode(TorchFunctionMode):
         self._num_hits += 1
         if self._num_hits > 1:
             raise UnsupportedError(
-                f"router {active.name}: expected one top {active.top_k} of {active.num_experts} per forward, got a second"
+                f"router {active.name}: expected one top {active.top_k} of {active.num_experts} in a "
+                "forward, got a second"
             )
         return active._top_k(scores, result)
 
@@ -192,8 +197,8 @@ class _TopKMode(TorchFunctionMode):
             active = self._active
             seen = ", ".join(self._others) or "none"
             raise UnsupportedError(
-                f"router {active.name}: expected one top {active.top_k} of [n, {active.num_experts}] in its forward, "
-                f"got {seen}"
+                f"router {active.name}: expected one top {active.top_k} of [n, {active.num_experts}] in a "
+                f"forward, got {seen}"
             )
 
 

@@ -48,6 +48,8 @@ _REFUSED = {
     "ZayaRouter": "it scores one class more than there are experts and hides the skipped tokens as expert 0",
     "DeepseekV4HashRouter": "it looks the experts up in a table by token id (hash layer), it does not choose",
     "SwitchTransformersTop1Router": "it hands one-hot masks with a capacity to the experts",
+    "DogeCDMoE": "it picks pairs of product keys, and its topk gives places in that grid, not experts",
+    "JetMoeAttention": "it routes attention beside the feed-forward, two routers in one layer",
     "NllbMoeTop2Router": "it hands one-hot masks with a capacity to the experts",
 }
 _NOT_UNDERSTOOD = "no module beside its experts calls topk over them in its forward"
@@ -89,7 +91,7 @@ def find_routers(
         router_name, module = _router_of(name, block)
         if id(module) in seen and seen[id(module)] != router_name:
             raise UnsupportedError(
-                f"router {router_name}: expected one module per layer, got the module of {seen[id(module)]} again"
+                f"router {router_name}: expected a module of its own, got that of {seen[id(module)]} again"
             )
         seen[id(module)] = router_name
         stacks.setdefault(list_name, router_name)
@@ -106,7 +108,9 @@ def find_routers(
         num_experts = _number_of_experts(module, block)
         if top_k is None or num_experts is None:
             lacking = "top-k" if top_k is None else "number of experts"
-            raise UnsupportedError(f"router {router_name} ({type(module).__name__}): its {lacking} is unknown")
+            raise UnsupportedError(
+                f"router {router_name} ({type(module).__name__}): its {lacking} is unknown"
+            )
         routers[layer] = Router(layer, router_name, module, top_k, num_experts, stack, num_layers)
     found = [routers[layer] for layer in sorted(routers)]
     _refuse_unequal_top_k(found)
@@ -195,29 +199,19 @@ def _holds_experts(name: str, module: nn.Module) -> bool:
 
 
 def _router_of(name: str, block: nn.Module) -> tuple[str, nn.Module]:
-    """The one module of a block, or the block itself, whose forward calls topk over the experts."""
-    found = [
-        (path, module)
-        for path, module in _outside_experts(name, block)
-        if calls_topk(module)
-        and _number(module, block, _TOP_K) is not None
-        and _number_of_experts(module, block) is not None
-        and type(module).__name__ not in _REFUSED
-    ]
-    refused = [
-        (path, module) for path, module in _outside_experts(name, block) if type(module).__name__ in _REFUSED
-    ]
-    if refused:
-        path, module = refused[0]
-        kind = type(module).__name__
-        raise UnsupportedError(f"router {path} ({kind}): not supported, {_REFUSED[kind]}")
-    inner = [entry for entry in found if entry[1] is not block]
-    if len(inner) > 1:
-        # A block as large as a decoder layer (gemma4) also holds what is not a router.
-        inner = [entry for entry in inner if entry[0].count(".") == name.count(".") + 1 or not name] or inner
-    choice = inner or found
+    """Find the one module of a block, or the block itself, whose forward calls topk over the experts."""
+    modules = list(_outside_experts(name, block))
+    for path, module in modules:
+        if (reason := _REFUSED.get(type(module).__name__)) is not None:
+            raise UnsupportedError(f"router {path} ({type(module).__name__}): not supported, {reason}")
+    calling = [(path, module) for path, module in modules if calls_topk(module)]
+    # A block as large as a decoder layer also holds what calls topk and is no router.
+    known = [(path, module) for path, module in calling if _number(module, block, _TOP_K) is not None]
+    inner = [(path, module) for path, module in known or calling if module is not block]
+    children = [(path, module) for path, module in inner if path.rpartition(".")[0] == name]
+    choice = children or inner or known or calling
     if len(choice) != 1:
-        reason = _NOT_UNDERSTOOD if not choice else f"several modules call topk: {[path for path, _ in choice]}"
+        reason = f"several modules call topk: {[path for path, _ in choice]}" if choice else _NOT_UNDERSTOOD
         raise UnsupportedError(f"block {name} ({type(block).__name__}): no router is understood, {reason}")
     return choice[0]
 
@@ -239,7 +233,7 @@ def _place(model: nn.Module, name: str) -> tuple[str, int, int]:
         module = getattr(module, part)
         path.append(part)
     raise UnsupportedError(
-        f"block {name or type(model).__name__}: expected a place in a list of layers, got none; its layer is unknown"
+        f"block {name or type(model).__name__}: expected a place in a list of layers, got none"
     )
 
 
@@ -259,7 +253,7 @@ def _number_of_experts(module: nn.Module, block: nn.Module) -> int | None:
         return number
     widths = {child.out_features for child in module.children() if isinstance(child, nn.Linear)}
     if len(widths) == 1:
-        return widths.pop()
+        return int(widths.pop())
     for name, child in block.named_children():
         if _holds_experts(name, child):
             number = _number(child, block, _NUM_EXPERTS)
@@ -280,7 +274,7 @@ def _codes_of(module: nn.Module) -> Iterator[CodeType]:
             done.add(id(code))
             yield code
             for name in code.co_names:
-                pending.append(_own(kind, name))
+                pending += _own(kind, name, inherited="super" in code.co_names)
                 pending.append(_helper(function, name))
 
 
@@ -291,9 +285,11 @@ def _unwrapped(function: Any) -> FunctionType | None:
     return function if isinstance(function, FunctionType) else None
 
 
-def _own(kind: type, name: str) -> Any:
-    method = getattr(kind, name, None)
-    return None if method is getattr(nn.Module, name, None) else method
+def _own(kind: type, name: str, *, inherited: bool) -> list[Any]:
+    """Methods of the module by this name; with `inherited`, those of its bases that super() may reach."""
+    bases = [base for base in kind.__mro__ if base is not nn.Module]
+    methods = [base.__dict__[name] for base in bases if name in base.__dict__]
+    return methods if inherited else methods[:1]
 
 
 def _helper(function: FunctionType, name: str) -> Any:

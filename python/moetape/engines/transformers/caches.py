@@ -1,8 +1,8 @@
 """Follow KV cache objects, so that a sequence is found again by the cache that holds it.
 
-A followed cache carries its batch in its own __dict__: a deep copy of the cache is followed as well, from its own
-copy of the batch. While anything is recorded, the three methods of `transformers.Cache` that reorder sequences
-tell the batch; a cache that was cropped or reset is noticed by its length.
+A followed cache carries its batch in its own __dict__: a deep copy of the cache is followed as well, from its
+own copy of the batch. While anything is recorded, the three methods of `transformers.Cache` that reorder
+sequences tell the batch; a cache that was cropped or reset is noticed by its length.
 """
 
 from __future__ import annotations
@@ -61,14 +61,12 @@ class Caches:
     def find(self, cache: Any) -> Batch | None:
         """The batch of a cache, as long as the cache is; None for a cache that is empty or not followed."""
         batches = getattr(cache, _NAME, None)
-        batch = None if batches is None else batches.by_owner.get(self)
+        batch: Batch | None = None if batches is None else batches.by_owner.get(self)
         if batch is None:
             return None
-        length = length_of(cache)
+        length = crop(batch, cache)
         if length == 0:
             return None
-        if length is not None and length < batch.num_columns:
-            batch.truncate(length)
         if length is not None and length > batch.num_columns:
             raise ConflictError(
                 f"cache {type(cache).__name__}: expected the {batch.num_columns} columns that were recorded, "
@@ -83,7 +81,7 @@ class Caches:
             self._caches.add(cache)
         except (AttributeError, TypeError) as error:
             raise UnsupportedError(
-                f"cache {type(cache).__name__}: expected a transformers.Cache object, got one that cannot be followed"
+                f"cache: expected an object of transformers.Cache, got a {type(cache).__name__}"
             ) from error
         batches.by_owner[self] = batch
 
@@ -94,6 +92,14 @@ def length_of(cache: Any) -> int | None:
         return int(cache.get_seq_length())
     except (ValueError, AttributeError):
         return None
+
+
+def crop(batch: Batch, cache: Any) -> int | None:
+    """Forget what a cropped cache forgot, keep the rows of one that was reset; gives the cache's length."""
+    length = length_of(cache)
+    if length and length < batch.num_columns:
+        batch.truncate(length)
+    return length
 
 
 def _watch() -> None:

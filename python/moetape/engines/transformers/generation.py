@@ -31,8 +31,8 @@ class Generation:
             self.first_column = num_columns_before
         elif has_cache and batch is not self.batch:
             raise UnsupportedError(
-                "generate(): expected all its forwards to feed one cache, got a second one (guidance, or a logits "
-                "processor that runs the model?)"
+                "generate(): expected all its forwards to feed one cache, got a second one "
+                "(a logits processor that runs the model?)"
             )
         self.batch = batch
 
@@ -47,7 +47,7 @@ class Generation:
         self._done.append((done, self.batch.num_columns))
 
     def ends(self) -> list[int]:
-        """Columns that count, for each sequence: those fed when it was done; behind them generate() feeds padding.
+        """For each sequence, the columns that count: those fed when it was done; padding is fed behind them.
 
         Without an EOS token, generate() goes on sampling until all are done, and all of that is returned.
         """
@@ -66,13 +66,15 @@ class Generation:
         returned = sequences.cpu().numpy()
         if len(returned) != self.batch.num_sequences:
             raise ConflictError(
-                f"generate(): expected {self.batch.num_sequences} sequences as fed, got {len(returned)} returned"
+                f"generate(): expected the {self.batch.num_sequences} sequences fed, got {len(returned)}"
             )
         # A continued cache is given the whole sequences or only what is new; embeddings are not returned.
         offsets = {0, self.first_column, int((self.batch.tokens < 0).all(axis=0).sum())}
         for sequence, end in enumerate(ends):
             if not any(self._agrees(returned[sequence], sequence, end, offset) for offset in offsets):
-                raise ConflictError(f"generate(): sequence {sequence} returned other tokens than those it was fed")
+                raise ConflictError(
+                    f"generate(): expected sequence {sequence} to return what it was fed, got other tokens"
+                )
 
     def _agrees(self, returned: Any, sequence: int, end: int, offset: int) -> bool:
         assert self.batch is not None
@@ -93,19 +95,25 @@ class _Observed(transformers.StoppingCriteriaList):  # type: ignore[misc]
 
 
 def refuse_unsupported(model: Any, generate: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> None:
-    """Raise UnsupportedError, by name, for kinds of generation whose rows cannot be told. Nothing has run yet."""
+    """Raise UnsupportedError, by name, for generation whose rows cannot be told. Nothing has run yet."""
     given = inspect.signature(generate).bind_partial(*args, **kwargs).arguments
     options = given.pop("kwargs", {})
     if given.get("custom_generate") is not None:
         raise UnsupportedError("generate(): custom_generate cannot be recorded")
     if options.get("cache_implementation") == "paged":
-        raise UnsupportedError("generate(): continuous batching (cache_implementation='paged') cannot be recorded")
+        raise UnsupportedError(
+            "generate(): continuous batching (cache_implementation='paged') cannot be recorded"
+        )
     config, _ = model._prepare_generation_config(given.get("generation_config"), **options)
     mode = config.get_generation_mode(given.get("assistant_model"))
     if mode not in _MODES:
-        raise UnsupportedError(f"generate(): {mode.value} cannot be recorded, only {' and '.join(_MODES)} can")
+        raise UnsupportedError(
+            f"generate(): {mode.value} cannot be recorded, only {' and '.join(_MODES)} can"
+        )
     if config.guidance_scale is not None and config.guidance_scale != 1:
-        raise UnsupportedError("generate(): guidance_scale runs the model a second time and cannot be recorded")
+        raise UnsupportedError(
+            "generate(): guidance_scale runs the model a second time and cannot be recorded"
+        )
     if config.token_healing:
         raise UnsupportedError("generate(): token_healing generates within generate() and cannot be recorded")
     compiles = model.device.type != "cpu" or bool(

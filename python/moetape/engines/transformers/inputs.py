@@ -18,7 +18,7 @@ CACHE_NAMES = ("past_key_values", "cache_params")
 
 @dataclass(frozen=True, eq=False)
 class ForwardInputs:
-    """Arguments of one forward. tokens [B, S] are UNKNOWN_TOKEN where embeddings were fed; mask is 2-D or None."""
+    """Arguments of one forward; tokens [B, S] are UNKNOWN_TOKEN where embeddings were fed."""
 
     tokens: Tokens
     mask: Any
@@ -46,7 +46,9 @@ class ForwardInputs:
         mask = self.mask
         if mask is not None and not (isinstance(mask, torch.Tensor) and mask.dim() == 2):
             if prepared_mask is NO_MASK_KNOWN:
-                raise UnsupportedError("forward: expected a 2-D attention_mask, got one that hides which tokens are padding")
+                raise UnsupportedError(
+                    "forward: expected a 2-D attention_mask, got one that hides which tokens are padding"
+                )
             mask = prepared_mask
         if mask is None:
             real = np.ones(self.tokens.shape, np.bool_)
@@ -65,8 +67,8 @@ class ForwardInputs:
         for sequence, flags in enumerate(real):
             if (np.diff(places[sequence, flags]) != 1).any():
                 raise UnsupportedError(
-                    f"position_ids: expected consecutive positions in sequence {sequence}; packed sequences cannot be "
-                    "recorded"
+                    f"position_ids: expected consecutive positions in sequence {sequence}, got jumps; "
+                    "packed sequences cannot be recorded"
                 )
 
 
@@ -78,7 +80,8 @@ def _tokens_of(given: dict[str, Any]) -> Tokens:
     if ids is not None:
         if ids.dim() != 2:
             raise WrongShapeError(f"input_ids: expected [batch, tokens], got {list(ids.shape)}")
-        return ids.cpu().numpy().astype(np.int64)
+        tokens: Tokens = ids.cpu().numpy().astype(np.int64)
+        return tokens
     if embeds is not None:
         return np.full(embeds.shape[:2], UNKNOWN_TOKEN, np.int64)
     raise InvalidArgumentError("forward: expected input_ids or inputs_embeds, got neither")

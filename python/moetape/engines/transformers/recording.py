@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from moetape import InvalidArgumentError, Recorder, Routes, RouteSpec, UnsupportedError, models
-from moetape.engines.transformers.caches import Caches, length_of
+from moetape.engines.transformers.caches import Caches, crop, length_of
 from moetape.engines.transformers.generation import Generation, refuse_unsupported
 from moetape.engines.transformers.inputs import CACHE_NAMES, NO_MASK_KNOWN, ForwardInputs
 from moetape.engines.transformers.rows import Batch, Flags, Pool
@@ -79,9 +79,9 @@ class Recording:
     def routes(self) -> list[Routes | None] | None:
         """One Routes per returned sequence, in output order; None for those not wanted.
 
-        A call of generate() adds its sequences when it returns. Plain forwards add theirs when they begin one,
-        and those that continue a cache extend what that cache holds. A generate() that continues a cache fed by
-        plain forwards takes their place. None (not a list) for a dense model.
+        A call of generate() adds its sequences when it returns. A plain forward adds those that it begins,
+        and extends those whose cache it continues. A generate() that continues a cache fed by plain forwards
+        takes their place. None (not a list) for a dense model.
         """
         if self._pool is None:
             return None
@@ -120,9 +120,8 @@ class Recording:
             undo()
         self._undo = []
         self._caches = None
-        if self._pool is not None:
-            for result in self._results:
-                result.freeze(self._pool)
+        for result in self._results if self._pool is not None else []:
+            result.freeze(self._pool)
 
     def _override(self, name: str, around: Callable[..., Any]) -> None:
         self._undo.append(models.Override(self._model, name, around).remove)
@@ -132,13 +131,15 @@ class Recording:
             self._recorder.capture(layer, ids.detach().cpu())
         elif torch._C._current_graph_task_id() == -1:  # in a backward pass, it is a recomputation
             raise UnsupportedError(
-                f"layer {layer}: its router ran outside of a forward of the recorded {type(self._model).__name__}; "
-                "record the module that is called"
+                f"layer {layer}: its router ran outside of a forward of the {type(self._model).__name__} that is "
+                "recorded; record the module that is called"
             )
 
     def _forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._busy.acquire(blocking=False):
-            raise UnsupportedError("recording: expected one forward at a time, got a second one within or beside it")
+            raise UnsupportedError(
+                "recording: expected one forward at a time, got a second within or beside it"
+            )
         try:
             return self._recorded(forward, args, kwargs)
         finally:
@@ -186,7 +187,7 @@ class Recording:
             return Batch(self._wanted(num_sequences), num_unseen)
         if batch.num_sequences != num_sequences:
             raise UnsupportedError(
-                f"forward: expected the {batch.num_sequences} sequences that its cache holds, got {num_sequences}"
+                f"forward: expected the {batch.num_sequences} sequences of its cache, got {num_sequences}"
             )
         return batch
 
@@ -196,7 +197,7 @@ class Recording:
         repeats = num_sequences // len(self.wanted) if self._generation is not None and self.wanted else 1
         if repeats * len(self.wanted) != num_sequences:
             raise InvalidArgumentError(
-                f"wanted: expected a flag for each prompt of {num_sequences} sequences, got {len(self.wanted)}"
+                f"wanted: expected a flag per prompt of {num_sequences} sequences, got {len(self.wanted)}"
             )
         return np.repeat(np.asarray(self.wanted, np.bool_), repeats)
 
@@ -246,6 +247,9 @@ class _Result:
         if self.batch is None:
             return self._frozen
         batch = self.batch
+        cache = None if self._cache is None else self._cache()
+        if cache is not None:
+            crop(batch, cache)
         return [batch.routes(pool, sequence, batch.num_columns) for sequence in range(batch.num_sequences)]
 
     def freeze(self, pool: Pool) -> None:

@@ -1,7 +1,7 @@
 """Where recorded rows are kept: stores that grow, and the columns of a batch that point into them.
 
-A batch is B sequences fed column by column: each forward adds S columns. A cell is a token, its slot (-1: no row)
-and whether it is real (padding is not). A sequence's rows are its real cells, in order.
+A batch is B sequences fed column by column: each forward adds S columns. A cell is a token, its slot (-1: no
+row) and whether it is real (padding is not). A sequence's rows are its real cells, in order.
 
 One thread at a time.
 """
@@ -9,6 +9,7 @@ One thread at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ class Pool:
             owner[index] = owner[index - 1] if index else len(bases) - 1
         cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(slots)]
         routes: Routes | None = None
-        for first, end in zip(cuts[:-1], cuts[1:], strict=True):
+        for first, end in pairwise(cuts):
             part = self._parts[owner[first]] if len(slots) else self._parts[-1]
             local = np.where(slots[first:end] < 0, -1, slots[first:end] - part.base)
             piece = part.store.read(local, start=start + first)
