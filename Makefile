@@ -80,7 +80,8 @@ bench: configure  ## benchmarks against what engines do today
 	@$(CONFIGURE) release -DMOETAPE_BUILD_BENCH=ON
 	@$(COMPILE) release
 	@for program in $$(find $(BUILD) -name 'moetape_*_bench' -type f | sort); do $(BENCH_ENV) "$$program"; done
-	@$(BENCH_ENV) $(BIN)/python bench/peers.py
+	@$(BIN)/python bench/peers.py
+	@$(BIN)/python bench/peers.py --plain-malloc
 
 lint: setup  ## ruff, mypy and clang-format, without changing anything
 	@$(BIN)/ruff check .
