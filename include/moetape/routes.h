@@ -98,9 +98,12 @@ class Routes {
   Result<Routes> slice(int64_t start, int64_t end) const;
   // The same routes with token ids, one per row.
   Result<Routes> with_tokens(std::span<const int32_t> tokens) const;
-  // Joined with `other` by position: gaps become missing (kGap), a valid row beats a missing one, two valid
-  // rows are settled by on_overlap (kConflict names the position). Tokens that disagree where both carry
-  // them: kConflict, always. The result carries tokens only if both do and no gap lies between.
+  // Joined with `other` by position: gaps become missing (kGap), a valid row beats a missing one, a missing
+  // row keeps the first reason that is no gap, two valid rows are settled by on_overlap: to agree they have
+  // equal ids and, where both have one, equal versions (kConflict names the position). Tokens that disagree
+  // where both carry them: kConflict, always. The result carries tokens only if both do and no gap lies
+  // between; an empty span lacks none. kSpecMismatch unless the fingerprints agree; the other fields are
+  // those of *this, but `distinct` holds only if it does in both.
   Result<Routes> extend(const Routes& other, OnOverlap on_overlap = OnOverlap::kMustAgree) const;
   // Rows computed under a version below this one become missing (kOutdated). Rows of no version stay.
   Result<Routes> without(uint32_t version_below) const;
@@ -151,13 +154,14 @@ class RoutesBuilder {
   Reason* reasons_ = nullptr;
 };
 
-// The rows of one token run recorded in stages: same span, disjoint layers, equal stack, top_k and
-// num_experts. The result's spec is the union; a row is valid where it is valid in all parts under one
-// version (parts that carry none agree with all), else it is missing with the first part's reason.
+// The rows of one token run recorded in stages: same span (kWrongShape), disjoint layers (kInvalidArgument),
+// equal stack, top_k, num_experts and shared_columns (kSpecMismatch). The result's spec is the union; a row
+// is valid where it is valid in all parts under one version (parts that carry none agree with all), else it
+// is missing: with the reason of the first part that lacks it, or kTorn where versions differ. Tokens are
+// those of any part that carries them (kConflict where two disagree).
 Result<Routes> merge_layers(std::span<const Routes> parts);
 
-// Rows of one spec recorded in shares (sequence parallelism): union of the spans, valid beats missing,
-// two valid rows must agree.
+// Rows of one spec recorded in shares (sequence parallelism): all extended by the next, and must agree.
 Result<Routes> merge_rows(std::span<const Routes> parts);
 
 // One turn of a conversation: routes that carry tokens, whose sampled tokens begin at position sampled_from.
@@ -166,10 +170,13 @@ struct Capture {
   int64_t sampled_from = 0;
 };
 
-// The routes of `tokens` (one row per token; the last may be missing) out of several turns. A row belongs to
-// a token after a prefix: row t comes from the capture whose tokens 0..t equal these and that sampled the
-// next token (sampled_from - 1 <= t < end), else from the latest capture whose tokens 0..t are equal, else it
-// is missing (kGap). Captures start at 0 or continue another one; they carry tokens (kInvalidArgument).
+// The routes of `tokens`, from position 0, one row per token (the last may be missing), out of several turns,
+// oldest first. A row belongs to a token after a prefix: row t comes from the capture whose tokens 0..t equal
+// these and that sampled the next token (sampled_from - 1 <= t < end; of several the latest, one that sampled
+// these very tokens before one that went on differently), else from the latest capture whose tokens 0..t are
+// equal; valid rows go before missing ones; else it is missing (kGap). Captures carry tokens and start at 0
+// or continue an earlier one that reaches their start; if several do, they must agree before it, as far as it
+// matters (kInvalidArgument).
 Result<Routes> stitch(std::span<const int32_t> tokens, std::span<const Capture> captures);
 
 }  // namespace moetape::inline v0
