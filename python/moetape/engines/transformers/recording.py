@@ -131,8 +131,8 @@ class Recording:
             self._recorder.capture(layer, ids.detach().cpu())
         elif torch._C._current_graph_task_id() == -1:  # in a backward pass, it is a recomputation
             raise UnsupportedError(
-                f"layer {layer}: its router ran outside of a forward of the {type(self._model).__name__} that is "
-                "recorded; record the module that is called"
+                f"layer {layer}: expected its router to run in a forward of the recorded "
+                f"{type(self._model).__name__}, ran outside of a forward; record the module that is called"
             )
 
     def _forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
