@@ -1,4 +1,5 @@
-// Wire: what engines and trainers send today, in and out of Routes. One encoder and one strict decoder a dialect.
+// Wire: what engines and trainers send today, in and out of Routes. One encoder and one strict decoder a
+// dialect.
 //
 //   sglang    base64 of int32 [rows, all layers, k]; neither shape nor dtype in it
 //   vllm      base64 of a .npy file, uint8 or uint16 [rows, all layers, k]
@@ -37,14 +38,15 @@ struct EncodeOptions {
 // The exact size of the text.
 Result<size_t> encoded_size(const RouteSpec& spec, int64_t num_rows, Dialect dialect);
 // Writes exactly encoded_size() characters; kCapacity if `out` is smaller. Pulls the source once, in order.
-Status encode_into(RowSource& source, Dialect dialect, std::span<char> out, const EncodeOptions& options = {});
+Status encode_into(RowSource& source, Dialect dialect, std::span<char> out,
+                   const EncodeOptions& options = {});
 Result<std::string> encode(RowSource& source, Dialect dialect, const EncodeOptions& options = {});
 Result<std::string> encode(const Routes& routes, Dialect dialect, const EncodeOptions& options = {});
 
 struct DecodeOptions {
-  int64_t start = 0;               // position of the first row
-  std::optional<int64_t> num_rows;  // rows expected; kWrongShape if another number comes
-  std::optional<uint32_t> version;  // that the rows were computed under, if known
+  int64_t start = 0;                     // position of the first row
+  std::optional<int64_t> num_rows = {};  // rows expected; kWrongShape if another number comes
+  std::optional<uint32_t> version = {};  // that the rows were computed under, if known
 };
 
 // Strict: kCorruptData names the place and what stood there; ids and distinctness are checked as in
@@ -52,7 +54,8 @@ struct DecodeOptions {
 Result<Routes> decode(std::string_view text, Dialect dialect, const RouteSpec& spec,
                       const DecodeOptions& options = {});
 
-// The same for an array that an engine hands over as it is: [num_rows, num_layers or MoE layers, k] in C order.
+// The same for an array that an engine hands over as it is: [num_rows, num_layers or MoE layers, k] in C
+// order.
 Result<Routes> decode_array(const void* ids, IntType type, std::span<const int64_t> shape, Dialect dialect,
                             const RouteSpec& spec, const DecodeOptions& options = {});
 

@@ -1,0 +1,140 @@
+// Rooms wire and replay on one thread: one request of 32,768 tokens. Shape of DeepSeek-V3: 61 layers, of
+// which 58 route to 8 of 256; Qwen3's has no dense layer. Results are checked before they are timed.
+#include <benchmark/benchmark.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "moetape/buffer.h"
+#include "moetape/replay.h"
+#include "moetape/wire.h"
+#include "simd/base64.h"
+
+namespace moetape::inline v0 {
+namespace {
+
+constexpr int64_t kNumRows = 32'768;
+
+void require(bool right, const char* what) {
+  if (right) return;
+  std::fprintf(stderr, "wrong result: %s\n", what);
+  std::abort();
+}
+
+RouteSpec make_spec(int32_t first_layer, int32_t num_layers, int32_t num_experts) {
+  RouteSpecFields fields;
+  fields.layers.resize(static_cast<size_t>(num_layers - first_layer));
+  std::iota(fields.layers.begin(), fields.layers.end(), first_layer);
+  fields.top_k = 8;
+  fields.num_experts = num_experts;
+  return *RouteSpec::create(fields);
+}
+
+RouteSpec deepseek() { return make_spec(3, 61, 256); }
+
+Routes make_routes(const RouteSpec& spec) {
+  std::mt19937_64 random(1);
+  std::vector<uint16_t> ids(static_cast<size_t>(kNumRows * spec.num_moe_layers() * spec.top_k()));
+  const auto num_experts = static_cast<uint64_t>(spec.num_experts());
+  for (size_t list = 0; list < ids.size(); list += 8) {
+    const uint64_t first = random();
+    for (size_t i = 0; i < 8; ++i) ids[list + i] = static_cast<uint16_t>((first + i * 5) % num_experts);
+  }
+  return *Routes::from_ids(spec, 0, {.ids = ids.data(), .type = IntType::kUint16, .num_rows = kNumRows});
+}
+
+// Bytes per second are those of the ids as they are kept.
+void count_bytes(benchmark::State& state, const Routes& routes) {
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(routes.ids().size()));
+}
+
+void encode_routes(benchmark::State& state, Dialect dialect, const RouteSpec& spec) {
+  const Routes routes = make_routes(spec);
+  std::string text(*encoded_size(spec, kNumRows, dialect), '\0');
+  RoutesSource source(routes);
+  require(encode_into(source, dialect, text).has_value(), "encode");
+  require(*decode(text, dialect, spec) == routes, "decode");
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(encode_into(source, dialect, text));
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, routes);
+}
+
+void decode_text(benchmark::State& state, Dialect dialect, const RouteSpec& spec) {
+  const Routes routes = make_routes(spec);
+  const std::string text = *encode(routes, dialect);
+  require(*decode(text, dialect, spec) == routes, "decode");
+  for (auto _ : state) benchmark::DoNotOptimize(decode(text, dialect, spec));
+  count_bytes(state, routes);
+}
+
+// What no encoder can beat: base64 of the bytes of a form that lie ready.
+void base64_only(benchmark::State& state, int64_t row_bytes) {
+  const std::vector<std::byte> bytes(static_cast<size_t>(kNumRows * row_bytes), std::byte{7});
+  std::string text(simd::base64_size(bytes.size()), '\0');
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(simd::base64_encode(text.data(), bytes.data(), bytes.size()));
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * kNumRows * deepseek().row_bytes());
+}
+
+// `interleaved`: row orders such as s·B+b, in which no two rows follow each other in a sequence.
+void apply_plan(benchmark::State& state, IntType type, bool interleaved) {
+  const Routes routes = make_routes(deepseek());
+  const RouteSpec& spec = routes.spec();
+  std::vector<Routes> sources;
+  std::vector<int64_t> row_ids;
+  for (int64_t row = 0; row < kNumRows; ++row) {
+    row_ids.push_back(interleaved ? row_id(row % 4, row / 4) : row_id(0, row));
+  }
+  for (int64_t sequence = 0; sequence < 4; ++sequence) sources.push_back(routes);
+  const Plan plan = *Plan::from_row_ids(row_ids);
+  const int64_t bytes = spec.num_moe_layers() * kNumRows * spec.top_k() * int_type_bytes(type);
+  Buffer out = *Buffer::allocate(bytes);
+  const std::span<std::byte> all(out.mutable_data(), static_cast<size_t>(bytes));
+  std::vector<RowUse> uses(kNumRows);
+  require(plan.apply(sources, type, all, uses).has_value(), "apply");
+  const int64_t row = kNumRows - 1;
+  const int64_t position = interleaved ? row / 4 : row;
+  int64_t last = 0;
+  std::memcpy(&last, all.data() + bytes - int_type_bytes(type), static_cast<size_t>(int_type_bytes(type)));
+  require(last == static_cast<int64_t>(routes.row(position).back()), "the last id");
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(plan.apply(sources, type, all, uses));
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, routes);
+}
+
+void make_plan(benchmark::State& state) {
+  std::vector<int64_t> row_ids;
+  for (int64_t row = 0; row < kNumRows; ++row) row_ids.push_back(row_id(row % 4, row / 4));
+  for (auto _ : state) benchmark::DoNotOptimize(Plan::from_row_ids(row_ids));
+  state.SetItemsProcessed(state.iterations() * kNumRows);
+}
+
+BENCHMARK_CAPTURE(base64_only, bytes_of_vllm, 61 * 8);
+BENCHMARK_CAPTURE(base64_only, bytes_of_sglang, 61 * 8 * 4);
+BENCHMARK_CAPTURE(encode_routes, sglang, Dialect::kSglang, deepseek());
+BENCHMARK_CAPTURE(encode_routes, vllm, Dialect::kVllm, deepseek());
+BENCHMARK_CAPTURE(encode_routes, vllm_no_dense_layer, Dialect::kVllm, make_spec(0, 58, 256));
+BENCHMARK_CAPTURE(encode_routes, vllm_512_experts, Dialect::kVllm, make_spec(3, 61, 512));
+BENCHMARK_CAPTURE(encode_routes, lightllm, Dialect::kLightllm, deepseek());
+BENCHMARK_CAPTURE(decode_text, sglang, Dialect::kSglang, deepseek());
+BENCHMARK_CAPTURE(decode_text, vllm, Dialect::kVllm, deepseek());
+BENCHMARK_CAPTURE(decode_text, lightllm, Dialect::kLightllm, deepseek());
+BENCHMARK_CAPTURE(apply_plan, int64, IntType::kInt64, false);
+BENCHMARK_CAPTURE(apply_plan, int32, IntType::kInt32, false);
+BENCHMARK_CAPTURE(apply_plan, int16, IntType::kInt16, false);
+BENCHMARK_CAPTURE(apply_plan, int64_interleaved, IntType::kInt64, true);
+BENCHMARK(make_plan);
+
+}  // namespace
+}  // namespace moetape::inline v0

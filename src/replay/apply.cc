@@ -1,0 +1,235 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "base/checked.h"
+#include "base/fail.h"
+#include "moetape/buffer.h"
+#include "moetape/replay.h"
+#include "replay/rotation.h"
+#include "routes/spec_check.h"
+#include "simd/narrow.h"
+#include "simd/widen.h"
+
+namespace moetape::inline v0 {
+namespace {
+
+// Rows that are transposed together: few enough that they stay in the cache over all layers, enough that
+// every layer gets a long stretch.
+constexpr int64_t kBlockRows = 64;
+
+// Copies one list of ids; N = 0 where no length is known.
+template <size_t N>
+void copy_list(std::byte* to, const std::byte* from, size_t bytes) {
+  std::memcpy(to, from, N != 0 ? N : bytes);
+}
+
+// Where the lists of a block's rows stand.
+class RowBlock {
+ public:
+  explicit RowBlock(int64_t list_bytes) : list_bytes_(static_cast<size_t>(list_bytes)) {}
+
+  int64_t size() const { return size_; }
+  bool full() const { return size_ == kBlockRows; }
+  void clear() { size_ = 0; }
+
+  // A recorded row: a list for each column.
+  void add(const std::byte* row) { add(row, list_bytes_); }
+  // One list for every column.
+  void add_same(const std::byte* list) { add(list, 0); }
+
+  // Writes the lists of one column, row by row.
+  void gather(std::byte* out, int32_t column) const {
+    switch (list_bytes_) {
+      case 2:
+        return gather_lists<2>(out, column);
+      case 4:
+        return gather_lists<4>(out, column);
+      case 8:
+        return gather_lists<8>(out, column);
+      case 16:
+        return gather_lists<16>(out, column);
+      default:
+        return gather_lists<0>(out, column);
+    }
+  }
+
+ private:
+  void add(const std::byte* lists, size_t step) {
+    lists_[static_cast<size_t>(size_)] = lists;
+    steps_[static_cast<size_t>(size_)] = step;
+    ++size_;
+  }
+
+  template <size_t N>
+  void gather_lists(std::byte* out, int32_t column) const {
+    for (size_t row = 0; row < static_cast<size_t>(size_); ++row, out += list_bytes_) {
+      copy_list<N>(out, lists_[row] + static_cast<size_t>(column) * steps_[row], list_bytes_);
+    }
+  }
+
+  size_t list_bytes_;
+  int64_t size_ = 0;
+  std::array<const std::byte*, kBlockRows> lists_{};
+  std::array<size_t, kBlockRows> steps_{};  // from column to column, in bytes
+};
+
+// Experts whose ids the type can hold.
+int64_t experts_that_fit(IntType type) {
+  const int bits = 8 * int_type_bytes(type) - (int_type_signed(type) ? 1 : 0);
+  return bits < 17 ? int64_t{1} << bits : std::numeric_limits<int64_t>::max();
+}
+
+Status check_type(IntType type, const RouteSpec& spec) {
+  if (type != IntType::kInt8 && int_type_bytes(type) >= spec.id_bytes()) return {};
+  return fail(ErrorCode::kWrongType, "type: expected {}int16, uint16 or wider for {} experts, got {}",
+              spec.id_bytes() == 1 ? "uint8, " : "", spec.num_experts(), int_type_name(type));
+}
+
+// Lays rows out in the order of the plan and hands block after block to every layer.
+class PlanWriter {
+ public:
+  PlanWriter(const RouteSpec& spec, std::span<const int32_t> columns, IntType type, int64_t num_rows,
+             std::byte* out, std::byte* scratch)
+      : spec_(spec),
+        columns_(columns),
+        type_(type),
+        num_rows_(num_rows),
+        out_(out),
+        list_bytes_(spec.top_k() * spec.id_bytes()),
+        block_(list_bytes_),
+        gathered_(scratch),
+        rotated_(scratch + kBlockRows * list_bytes_),
+        fill_(fill_experts(spec, type), spec.top_k()),
+        live_(fill_experts(spec, type), spec.top_k()) {}
+
+  static int64_t scratch_bytes(const RouteSpec& spec) {
+    return 2 * kBlockRows * spec.top_k() * spec.id_bytes();
+  }
+
+  Status replay(const std::byte* row) {
+    block_.add(row);
+    return flush_if_full();
+  }
+  Status fill() { return rotate(fill_); }
+  Status live() { return rotate(live_); }
+
+  Status flush() {
+    const int64_t num_ids = block_.size() * spec_.top_k();
+    const int64_t layer_bytes = num_rows_ * spec_.top_k() * int_type_bytes(type_);
+    std::byte* to = out_ + first_ * spec_.top_k() * int_type_bytes(type_);
+    for (const int32_t column : columns_) {
+      block_.gather(gathered_, column);
+      MOETAPE_TRY(check_range(column, num_ids));
+      simd::widen(to, type_, gathered_, spec_.id_bytes(), num_ids);
+      to += layer_bytes;
+    }
+    first_ += block_.size();
+    block_.clear();
+    return {};
+  }
+
+ private:
+  static int32_t fill_experts(const RouteSpec& spec, IntType type) {
+    return static_cast<int32_t>(std::min<int64_t>(spec.num_experts(), experts_that_fit(type)));
+  }
+
+  Status rotate(Rotation& rotation) {
+    std::byte* list = rotated_ + block_.size() * list_bytes_;
+    rotation.next(list, spec_.id_bytes());
+    block_.add_same(list);
+    return flush_if_full();
+  }
+
+  Status flush_if_full() { return block_.full() ? flush() : Status(); }
+
+  Status check_range(int32_t column, int64_t num_ids) const {
+    const int64_t limit = experts_that_fit(type_);
+    if (spec_.num_experts() <= limit || simd::largest_id(gathered_, spec_.id_bytes(), num_ids) < limit)
+      return {};
+    int64_t row = 0;
+    int64_t id = 0;
+    while ((id = simd::largest_id(gathered_ + row * list_bytes_, spec_.id_bytes(), spec_.top_k())) < limit)
+      ++row;
+    return fail(ErrorCode::kOutOfRange, "type: row {}, layer {}: expected ids that {} can hold, got {}",
+                first_ + row, spec_.layers()[static_cast<size_t>(column)], int_type_name(type_), id);
+  }
+
+  const RouteSpec& spec_;
+  std::span<const int32_t> columns_;
+  IntType type_;
+  int64_t num_rows_;
+  std::byte* out_;
+  int64_t list_bytes_;
+  RowBlock block_;
+  std::byte* gathered_;  // the lists of one column
+  std::byte* rotated_;   // the list of row i of the block, where it has no record
+  int64_t first_ = 0;    // row of the block
+  Rotation fill_;
+  Rotation live_;
+};
+
+}  // namespace
+
+Result<std::vector<int32_t>> Plan::columns(const RouteSpec& spec) const {
+  std::vector<int32_t> columns;
+  for (const int32_t layer : layers_.empty() ? spec.layers() : layers()) {
+    MOETAPE_ASSIGN(const int32_t column, spec.column_of(layer));
+    columns.push_back(column);
+  }
+  return columns;
+}
+
+Result<int32_t> Plan::apply(std::span<const Routes> sources, IntType type, std::span<std::byte> out,
+                            std::span<RowUse> uses) const {
+  if (sources.empty()) return fail(ErrorCode::kInvalidArgument, "sources: expected one or more, got none");
+  MOETAPE_TRY(check_sources(sources));
+  const RouteSpec& spec = sources.front().spec();
+  for (size_t i = 1; i < sources.size(); ++i) {
+    MOETAPE_TRY(check_same_spec(fmt::format("sources[{}]", i), spec, sources[i].spec()));
+  }
+  MOETAPE_TRY(check_type(type, spec));
+  MOETAPE_ASSIGN(const std::vector<int32_t> columns, this->columns(spec));
+
+  const auto num_columns = static_cast<int64_t>(columns.size());
+  const int64_t row_bytes = num_columns * spec.top_k() * int_type_bytes(type);
+  const std::optional<int64_t> bytes = checked_multiply(num_rows_, row_bytes);
+  if (!bytes || out.size() < static_cast<size_t>(*bytes)) {
+    return fail(ErrorCode::kCapacity,
+                "out: expected room for {} layers of {} rows of {} {} ids, got {} bytes", num_columns,
+                num_rows_, spec.top_k(), int_type_name(type), out.size());
+  }
+  if (static_cast<int64_t>(uses.size()) < num_rows_) {
+    return fail(ErrorCode::kCapacity, "uses: expected room for {} rows, got {}", num_rows_, uses.size());
+  }
+
+  MOETAPE_ASSIGN(Buffer scratch, Buffer::allocate(PlanWriter::scratch_bytes(spec)));
+  PlanWriter writer(spec, columns, type, num_rows_, out.data(), scratch.mutable_data());
+  int64_t row = 0;
+  const auto fill_to = [&](int64_t end) -> Status {
+    for (; row < end; ++row) {
+      uses[static_cast<size_t>(row)] = RowUse::kFill;
+      MOETAPE_TRY(writer.fill());
+    }
+    return {};
+  };
+  for (const Run& run : runs_) {
+    MOETAPE_TRY(fill_to(run.row));
+    const Routes& source = sources[static_cast<size_t>(run.sequence)];
+    const std::byte* ids = source.ids().data();
+    const std::span<const Reason> reasons = source.reasons();
+    for (int64_t position = run.start; position < run.start + run.count; ++position, ++row) {
+      const int64_t index = position - source.start();
+      const bool recorded =
+          index >= 0 && index < source.num_rows() && reasons[static_cast<size_t>(index)] == Reason::kValid;
+      uses[static_cast<size_t>(row)] = recorded ? RowUse::kReplayed : RowUse::kLive;
+      MOETAPE_TRY(recorded ? writer.replay(ids + index * spec.row_bytes()) : writer.live());
+    }
+  }
+  MOETAPE_TRY(fill_to(num_rows_));
+  MOETAPE_TRY(writer.flush());
+  return static_cast<int32_t>(num_columns);
+}
+
+}  // namespace moetape::inline v0

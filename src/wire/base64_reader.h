@@ -1,0 +1,40 @@
+// Reads the bytes of a base64 text in pieces of any size, so that nothing of the text's size is made.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "moetape/error.h"
+
+namespace moetape::inline v0::wire {
+
+// One thread; the text must outlive it. Errors are kCorruptData and name the character's position.
+class Base64Reader {
+ public:
+  // `thing` begins every message; `offset` is where `text` begins in the text that the caller was given.
+  static Result<Base64Reader> create(std::string_view thing, std::string_view text, size_t offset = 0);
+
+  // Bytes not yet read.
+  int64_t remaining() const { return remaining_; }
+
+  // Reads exactly `bytes`, at most remaining().
+  Status read(std::byte* out, int64_t bytes);
+
+ private:
+  Base64Reader(std::string_view thing, std::string_view text, size_t offset)
+      : thing_(thing), text_(text), offset_(offset) {}
+  Status decode(std::byte* out, size_t chars, size_t expected_bytes);
+  Failure bad_character(size_t position) const;
+
+  std::string_view thing_;
+  std::string_view text_;
+  size_t offset_;
+  size_t next_ = 0;  // character
+  int64_t remaining_ = 0;
+  std::array<std::byte, 3> rest_{};  // of a group that was read in part: its last num_rest_ bytes
+  int64_t num_rest_ = 0;
+};
+
+}  // namespace moetape::inline v0::wire

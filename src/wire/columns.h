@@ -1,0 +1,36 @@
+// How the layers of a spec stand in a row of a wire form. All counts are ids.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moetape/spec.h"
+
+namespace moetape::inline v0::wire {
+
+// Neighbouring MoE layers: `count` ids, at `recorded` in a recorded row and at `sent` in a row of the form.
+struct ColumnRun {
+  int64_t recorded = 0;
+  int64_t sent = 0;
+  int64_t count = 0;
+};
+
+// Layers without a record: zeros in a row of the form.
+struct ColumnGap {
+  int64_t sent = 0;
+  int64_t count = 0;
+};
+
+struct Columns {
+  int64_t recorded = 0;  // ids of a recorded row
+  int64_t sent = 0;      // ids of a row of the form
+  std::vector<ColumnRun> runs;
+  std::vector<ColumnGap> gaps;
+
+  // Rows of both kinds are the same ids, so that a block of them is one run.
+  bool same() const { return gaps.empty(); }
+};
+
+Columns make_columns(const RouteSpec& spec, bool all_layers);
+
+}  // namespace moetape::inline v0::wire
