@@ -11,7 +11,7 @@ add_library(moetape_external_hwy INTERFACE)
 target_link_libraries(moetape_external_hwy INTERFACE moetape::highway)
 
 add_library(moetape_external_fmt INTERFACE)
-target_link_libraries(moetape_external_fmt INTERFACE fmt::fmt-header-only)
+target_link_libraries(moetape_external_fmt INTERFACE fmt::fmt)
 
 add_library(moetape_external_simdjson INTERFACE)
 target_link_libraries(moetape_external_simdjson INTERFACE simdjson::simdjson)

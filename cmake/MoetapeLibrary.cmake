@@ -9,7 +9,7 @@ set_target_properties(moetape PROPERTIES LINKER_LANGUAGE CXX)
 target_compile_features(moetape PUBLIC cxx_std_20)
 target_include_directories(moetape PUBLIC
   "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:include>")
-target_link_libraries(moetape PRIVATE moetape::highway simdjson::simdjson Threads::Threads)
+target_link_libraries(moetape PRIVATE fmt::fmt moetape::highway simdjson::simdjson Threads::Threads)
 
 # A wheel carries the extension only.
 if(SKBUILD)
