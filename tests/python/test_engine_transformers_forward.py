@@ -12,8 +12,8 @@ import torch
 import transformers
 
 import moetape
+from engine_helpers import alone, assert_same_experts, assert_untouched, prompts
 from moetape.engines.transformers import record
-from test_engine_transformers_generate import alone, assert_same_experts, assert_untouched, prompts
 from tiny_models import KINDS, tiny
 from toy_moe import Router, toy
 
@@ -249,7 +249,7 @@ def test_refuses_models_that_cannot_be_recorded() -> None:
 
 
 def test_nothing_recorded_is_an_empty_list() -> None:  # case J04
-    with record(tiny("qwen3_moe")) as recording:
+    with moetape.engines.transformers.record(tiny("qwen3_moe")) as recording:
         pass
     assert recording.routes == []
 

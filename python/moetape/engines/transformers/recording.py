@@ -120,8 +120,9 @@ class Recording:
             undo()
         self._undo = []
         self._caches = None
-        for result in self._results if self._pool is not None else []:
-            result.freeze(self._pool)
+        if self._pool is not None:
+            for result in self._results:
+                result.freeze(self._pool)
 
     def _override(self, name: str, around: Callable[..., Any]) -> None:
         self._undo.append(models.Override(self._model, name, around).remove)
