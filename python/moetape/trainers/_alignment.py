@@ -46,7 +46,7 @@ def forward_input(
             f"got {got}"
         )
     cache = given.get("past_key_values")
-    past = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
+    past = 0 if cache is None else int(cache.get_seq_length())
     batch, length = tokens.shape[:2]
     return ForwardInput(batch, length, tokens.device, input_ids, given.get("attention_mask"), past)
 
@@ -86,7 +86,7 @@ def _as_bool(attention_mask: Any) -> npt.NDArray[np.bool_]:
             "attention_mask: expected numbers [batch, length], "
             f"got {mask.dtype} {list(mask.shape)}; {_GIVE_ONE}"
         )
-    return mask != 0
+    return mask.astype(bool)
 
 
 def given_row_ids(row_ids: Any) -> RowIds:

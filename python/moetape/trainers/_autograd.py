@@ -20,7 +20,7 @@ def next_node_number() -> int:
 
 
 def in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+    return backward_number() != -1
 
 
 def backward_number() -> int:

@@ -38,8 +38,6 @@ from moetape.trainers._microbatch import Counts, Current, MicroBatch
 
 __all__ = ["Counts", "Replay", "Session", "attach"]
 
-_FILL, _REPLAYED, _LIVE = 0, 1, 2  # what a plan says of a row
-
 _sessions: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Session]] = weakref.WeakKeyDictionary()
 
 
@@ -172,8 +170,8 @@ class Session:
             )
         if number not in live[0].nodes:
             raise mt.UnsupportedError(
-                "replay: a hand-written checkpoint that is no part of the replayed forward is recomputed "
-                "while that waits for its backward; mixed or nested ones need model.gradient_checkpointing_enable()"
+                "replay: a hand-written checkpoint that is no part of the replayed forward is recomputed while "
+                "that waits for its backward; mix or nest with model.gradient_checkpointing_enable() only"
             )
         return live[0]
 
@@ -322,11 +320,11 @@ class Replay:
         if call.input_ids is not None:
             plan.verify(self._routes, call.input_ids.detach().reshape(-1).to("cpu", torch.int32).numpy())
         self.counts = self._count(flat, np.asarray(use))
-        recorded, replayed = torch.from_numpy(ids), torch.from_numpy(np.asarray(use) == _REPLAYED)
+        recorded, replayed = torch.from_numpy(ids), torch.from_numpy(np.asarray(use) == mt.replay.REPLAYED)
         return MicroBatch(session._names, recorded.to(call.device), replayed.to(call.device))
 
     def _count(self, row_ids: alignment.RowIds, use: npt.NDArray[np.uint8]) -> Counts:
-        live = use == _LIVE
+        live = use == mt.replay.LIVE
         sequence, position = (row_ids >> 32) - 1, row_ids & 0xFFFFFFFF
         ends = np.array([one.end for one in self._routes], dtype=np.int64)
         beyond = live.copy()
@@ -339,7 +337,10 @@ class Replay:
                 f"the first is sequence {sequence[row]} position {position[row]}"
             )
         return Counts(
-            int((use == _REPLAYED).sum()), int(missing.sum()), int(beyond.sum()), int((use == _FILL).sum())
+            int((use == mt.replay.REPLAYED).sum()),
+            int(missing.sum()),
+            int(beyond.sum()),
+            int((use == mt.replay.FILL).sum()),
         )
 
 
