@@ -1,0 +1,34 @@
+#include "module.h"
+
+#include <string_view>
+
+namespace nb = nanobind;
+
+namespace {
+
+// Classes stand under the names by which users reach them: in messages, in pickles.
+void name_public_modules(nb::module_& m) {
+  for (auto [key, value] : nb::borrow<nb::dict>(m.attr("__dict__"))) {
+    if (!PyType_Check(value.ptr())) continue;
+    const std::string_view name = nb::cast<const char*>(key);
+    const bool is_layout = name == "Layout" || name == "IdMap";
+    value.attr("__module__") = is_layout ? "moetape.layout" : name == "Plan" ? "moetape.replay" : "moetape";
+  }
+}
+
+}  // namespace
+
+NB_MODULE(_moetape, m) {
+  m.doc() = "The core of moetape. Import the package moetape instead.";
+  // Objects alive at the interpreter's end are the user's matter, and a library does not print.
+  nb::set_leak_warnings(false);
+  moetape::bindings::bind_errors(m);
+  moetape::bindings::bind_spec(m);
+  moetape::bindings::bind_routes(m);
+  moetape::bindings::bind_layout(m);
+  moetape::bindings::bind_store(m);
+  moetape::bindings::bind_recorder(m);
+  moetape::bindings::bind_wire(m);
+  moetape::bindings::bind_replay(m);
+  name_public_modules(m);
+}

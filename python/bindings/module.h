@@ -1,0 +1,17 @@
+// What each binding file adds to the module _moetape. Later ones use the classes of earlier ones.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace moetape::bindings {
+
+void bind_errors(nanobind::module_& m);
+void bind_spec(nanobind::module_& m);
+void bind_routes(nanobind::module_& m);
+void bind_layout(nanobind::module_& m);
+void bind_store(nanobind::module_& m);
+void bind_recorder(nanobind::module_& m);
+void bind_wire(nanobind::module_& m);
+void bind_replay(nanobind::module_& m);
+
+}  // namespace moetape::bindings

@@ -1,0 +1,39 @@
+#include "sequences.h"
+
+namespace moetape::bindings {
+namespace {
+
+std::vector<nb::object> items(nb::handle iterable, const char* name, std::string_view expected) {
+  if (!nb::hasattr(iterable, "__iter__")) raise_wrong_type(name, expected, iterable);
+  std::vector<nb::object> result;
+  for (nb::handle item : nb::iter(iterable)) result.push_back(nb::borrow(item));
+  return result;
+}
+
+}  // namespace
+
+std::vector<Routes> RoutesListArg::get(const char* name) const {
+  std::vector<Routes> result;
+  for (const nb::object& item : items(object, name, "a list of Routes")) {
+    const std::string item_name = fmt::format("{}[{}]", name, result.size());
+    result.push_back(ObjectArg<Routes>{{item}}.get(item_name.c_str()));
+  }
+  return result;
+}
+
+std::vector<Capture> CapturesArg::get(const char* name) const {
+  std::vector<Capture> result;
+  for (const nb::object& item : items(object, name, "a list of (Routes, sampled_from)")) {
+    const std::string item_name = fmt::format("{}[{}]", name, result.size());
+    if (!PyTuple_Check(item.ptr()) || nb::len(item) != 2) {
+      raise_wrong_type(item_name.c_str(), "(Routes, sampled_from)", item);
+    }
+    const nb::object routes = item[0];
+    const nb::object sampled_from = item[1];
+    result.push_back({ObjectArg<Routes>{{routes}}.get(item_name.c_str()),
+                      IntArg{{sampled_from}}.get((item_name + ".sampled_from").c_str())});
+  }
+  return result;
+}
+
+}  // namespace moetape::bindings

@@ -1,0 +1,25 @@
+// Iterables of objects as arguments.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "args.h"
+#include "moetape/routes.h"
+
+namespace moetape::bindings {
+
+struct RoutesListArg : Arg {
+  static constexpr auto kStubName = nb::detail::const_name("collections.abc.Iterable[Routes]");
+  std::vector<Routes> get(const char* name) const;
+};
+
+struct CapturesArg : Arg {
+  static constexpr auto kStubName = nb::detail::const_name("collections.abc.Iterable[tuple[Routes, int]]");
+  std::vector<Capture> get(const char* name) const;
+};
+
+}  // namespace moetape::bindings

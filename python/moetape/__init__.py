@@ -1,0 +1,106 @@
+"""moetape records which experts a Mixture-of-Experts model sent every token to, and replays them in training.
+
+    spec = moetape.RouteSpec(layers=range(3, 61), top_k=8, num_experts=256)
+    store = moetape.Store(spec, num_slots=1_000_000)
+    recorder = moetape.Recorder(store, max_rows=8192)
+    recorder.begin(); recorder.capture(layer, topk_ids); recorder.commit(slots, version=7)
+    routes = store.read(slots)
+    text = moetape.encode(routes, "sglang")
+
+Importing moetape imports neither torch nor an engine; moetape.models, moetape.engines and moetape.trainers
+are loaded when they are first used.
+"""
+
+import importlib
+from types import ModuleType
+
+from moetape import layout, replay
+from moetape._moetape import (
+    REASONS,
+    Blocks,
+    CommitReport,
+    Offender,
+    Recorder,
+    Routes,
+    RouteSpec,
+    RowSource,
+    Store,
+    Ticket,
+    blocks,
+    decode,
+    encode,
+    merge_layers,
+    merge_rows,
+    stitch,
+)
+from moetape.errors import (
+    AlreadyCapturedError,
+    CapacityError,
+    ClosedError,
+    ConflictError,
+    CorruptDataError,
+    Error,
+    InvalidArgumentError,
+    MemoryLimitError,
+    MissingRowsError,
+    NotCapturedError,
+    OutOfMemoryError,
+    OutOfRangeError,
+    SpecMismatchError,
+    StepOrderError,
+    TimeoutError,
+    UnsupportedError,
+    WrongShapeError,
+    WrongTypeError,
+)
+
+__all__ = [
+    "REASONS",
+    "AlreadyCapturedError",
+    "Blocks",
+    "CapacityError",
+    "ClosedError",
+    "CommitReport",
+    "ConflictError",
+    "CorruptDataError",
+    "Error",
+    "InvalidArgumentError",
+    "MemoryLimitError",
+    "MissingRowsError",
+    "NotCapturedError",
+    "Offender",
+    "OutOfMemoryError",
+    "OutOfRangeError",
+    "Recorder",
+    "RouteSpec",
+    "Routes",
+    "RowSource",
+    "SpecMismatchError",
+    "StepOrderError",
+    "Store",
+    "Ticket",
+    "TimeoutError",
+    "UnsupportedError",
+    "WrongShapeError",
+    "WrongTypeError",
+    "blocks",
+    "decode",
+    "encode",
+    "layout",
+    "merge_layers",
+    "merge_rows",
+    "replay",
+    "stitch",
+]
+
+_LAZY = ("engines", "models", "trainers")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return importlib.import_module(f"moetape.{name}")
+    raise AttributeError(f"module 'moetape' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

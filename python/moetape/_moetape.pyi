@@ -1,0 +1,688 @@
+"""The core of moetape. Import the package moetape instead."""
+
+import builtins
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy
+import numpy.typing
+
+
+class Error(Exception):
+    """
+    Base of all of moetape's errors. `code` names the kind, such as "out_of_range".
+    """
+
+    code: str = 'error'
+
+class InvalidArgumentError(Error, ValueError):
+    """Error of kind "invalid_argument", and Python's ValueError."""
+
+    code: str = 'invalid_argument'
+
+class WrongTypeError(Error, TypeError):
+    """Error of kind "wrong_type", and Python's TypeError."""
+
+    code: str = 'wrong_type'
+
+class WrongShapeError(Error, ValueError):
+    """Error of kind "wrong_shape", and Python's ValueError."""
+
+    code: str = 'wrong_shape'
+
+class OutOfRangeError(Error, IndexError):
+    """Error of kind "out_of_range", and Python's IndexError."""
+
+    code: str = 'out_of_range'
+
+class CapacityError(Error, ValueError):
+    """Error of kind "capacity", and Python's ValueError."""
+
+    code: str = 'capacity'
+
+class MemoryLimitError(Error, MemoryError):
+    """Error of kind "memory_limit", and Python's MemoryError."""
+
+    code: str = 'memory_limit'
+
+class OutOfMemoryError(Error, MemoryError):
+    """Error of kind "out_of_memory", and Python's MemoryError."""
+
+    code: str = 'out_of_memory'
+
+class NotCapturedError(Error):
+    """Error of kind "not_captured"."""
+
+    code: str = 'not_captured'
+
+class AlreadyCapturedError(Error):
+    """Error of kind "already_captured"."""
+
+    code: str = 'already_captured'
+
+class StepOrderError(Error, ValueError):
+    """Error of kind "step_order", and Python's ValueError."""
+
+    code: str = 'step_order'
+
+class SpecMismatchError(Error, ValueError):
+    """Error of kind "spec_mismatch", and Python's ValueError."""
+
+    code: str = 'spec_mismatch'
+
+class ConflictError(Error, ValueError):
+    """Error of kind "conflict", and Python's ValueError."""
+
+    code: str = 'conflict'
+
+class MissingRowsError(Error, ValueError):
+    """Error of kind "missing_rows", and Python's ValueError."""
+
+    code: str = 'missing_rows'
+
+class CorruptDataError(Error, ValueError):
+    """Error of kind "corrupt_data", and Python's ValueError."""
+
+    code: str = 'corrupt_data'
+
+class UnsupportedError(Error):
+    """Error of kind "unsupported"."""
+
+    code: str = 'unsupported'
+
+class TimeoutError(Error, builtins.TimeoutError):
+    """Error of kind "timeout", and Python's TimeoutError."""
+
+    code: str = 'timeout'
+
+class ClosedError(Error, ValueError):
+    """Error of kind "closed", and Python's ValueError."""
+
+    code: str = 'closed'
+
+class RouteSpec:
+    """
+    What is recorded of one stack of a model. An immutable value; any thread.
+
+    layers: global 0-based indices of the MoE layers, ascending. num_experts: the largest over the layers, at most
+    65,536; ids take 1 byte up to 256 experts, else 2. shared_columns: fused shared experts that ride behind the
+    top_k ids in what routers give. distinct: whether the ids of a row must differ. num_layers: layers of the whole
+    stack, default the last MoE layer + 1. excluded: MoE layers left out on purpose, with the reason.
+    Raises InvalidArgumentError naming the field that does not fit.
+    """
+
+    def __init__(self, layers: numpy.typing.ArrayLike, top_k: int, num_experts: int, *, stack: str = 'target', shared_columns: int = 0, distinct: bool = True, num_layers: int | None = None, excluded: dict[int, str] | None = None, model: str = '') -> None: ...
+
+    @property
+    def stack(self) -> str:
+        """"target" or another."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Global indices of the MoE layers."""
+
+    @property
+    def top_k(self) -> int:
+        """Ids per token and layer."""
+
+    @property
+    def num_experts(self) -> int:
+        """Ids are below it."""
+
+    @property
+    def shared_columns(self) -> int:
+        """Columns behind the top_k ids that are cut off."""
+
+    @property
+    def distinct(self) -> bool:
+        """Whether the ids of a row differ."""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the whole stack, dense ones included."""
+
+    @property
+    def excluded(self) -> dict[int, str]:
+        """MoE layers left out on purpose, with the reason."""
+
+    @property
+    def model(self) -> str:
+        """Free text."""
+
+    @property
+    def num_moe_layers(self) -> int:
+        """How many layers are recorded."""
+
+    @property
+    def id_bytes(self) -> int:
+        """Bytes of one id: 1 up to 256 experts, else 2."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one token's ids."""
+
+    @property
+    def fingerprint(self) -> int:
+        """64 bits over stack, num_layers, layers, top_k and num_experts."""
+
+    def column_of(self, layer: int) -> int:
+        """
+        Where a global layer stands in a row. Raises OutOfRangeError if it is not recorded.
+        """
+
+    def with_layers(self, layers: numpy.typing.ArrayLike) -> RouteSpec:
+        """
+        The same spec for some of its layers. Raises OutOfRangeError for one that is not recorded.
+        """
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def __getstate__(self) -> tuple[Any, ...]: ...
+
+    def __setstate__(self, arg: tuple[Any, ...], /) -> None: ...
+
+    @staticmethod
+    def from_config(config: object, **fields: Any) -> RouteSpec:
+        """
+        The spec of a Hugging Face model: its configuration (an object or a dict), or the path of config.json or of
+        the folder that holds it. `fields` are arguments of RouteSpec that replace what the configuration says.
+        Raises InvalidArgumentError if the model has no MoE layers, UnsupportedError if it is not understood.
+        """
+
+class Routes:
+    """
+    The experts of a run of tokens at every MoE layer. An immutable value; any thread.
+
+    Row t holds the experts used when the token at position t was fed; rows cover positions [start, end). A row is
+    valid, or missing for a reason; the ids of a missing row are zero and mean nothing. Copies and slices share
+    memory. Made by Store.read, decode and Routes.from_ids.
+    """
+
+    @staticmethod
+    def from_ids(spec: RouteSpec, ids: numpy.typing.ArrayLike, start: int = 0, valid: numpy.typing.ArrayLike | None = None, version: int | None = None, tokens: numpy.typing.ArrayLike | None = None) -> Routes:
+        """
+        Routes of ids [rows, layers, top_k] from elsewhere, copied and checked. valid: bool [rows], rows with False
+        are missing and their ids not looked at. version: of all valid rows. tokens: [rows]. Raises
+        OutOfRangeError or InvalidArgumentError naming row, layer and value of an id that cannot be.
+        """
+
+    @property
+    def ids(self) -> numpy.typing.NDArray[numpy.unsignedinteger]:
+        """
+        Experts [rows, layers, top_k], uint8 or uint16, read-only, a view without a copy. Zero where a
+        row is missing; see valid.
+        """
+
+    @property
+    def valid(self) -> numpy.typing.NDArray[numpy.bool]:
+        """Which rows hold ids, bool [rows]."""
+
+    @property
+    def reasons(self) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Why each row is missing, [rows]: an index into moetape.REASONS; 0 = valid. A view.
+        """
+
+    @property
+    def tokens(self) -> numpy.typing.NDArray[numpy.int32] | None:
+        """tokens[i] is the token fed at row i; None when not known. A view."""
+
+    @property
+    def start(self) -> int:
+        """Position of the first row."""
+
+    @property
+    def end(self) -> int:
+        """Position behind the last row."""
+
+    @property
+    def versions(self) -> list[tuple[int, int, int]]:
+        """
+        (start, end, version) in positions, ascending; missing rows stand in none.
+        """
+
+    @property
+    def spec(self) -> RouteSpec:
+        """The RouteSpec."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether no row is missing."""
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Count of missing rows by reason; empty when complete."""
+
+    def slice(self, start: int, end: int) -> Routes:
+        """
+        Positions [start, end), sharing memory. Raises OutOfRangeError outside this span.
+        """
+
+    def with_tokens(self, tokens: numpy.typing.ArrayLike) -> Routes:
+        """
+        The same routes with the token fed at each row. Raises WrongShapeError for another count.
+        """
+
+    def extend(self, other: Routes, on_overlap: str = 'must_agree') -> Routes:
+        """
+        Joined with `other` by position. Gaps become missing rows, a valid row beats a missing one; two valid
+        rows must_agree (ConflictError names the position), or keep_first, keep_last. Raises SpecMismatchError;
+        ConflictError where both carry tokens and these differ.
+        """
+
+    def without(self, version_below: int) -> Routes:
+        """
+        Rows computed under an older version become missing. Rows of no version stay.
+        """
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def __getstate__(self) -> tuple[Any, ...]: ...
+
+    def __setstate__(self, arg: tuple[Any, ...], /) -> None: ...
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+def merge_layers(parts: Iterable[Routes]) -> Routes:
+    """One Routes of stages that recorded disjoint layers over the same span."""
+
+def merge_rows(parts: Iterable[Routes]) -> Routes:
+    """
+    One Routes of shares of rows of one spec; two valid rows must agree (ConflictError).
+    """
+
+def stitch(tokens: numpy.typing.ArrayLike, captures: Iterable[tuple[Routes, int]]) -> Routes:
+    """
+    The routes of `tokens` out of several turns of a conversation, (routes, sampled_from) each, where
+    sampled_from is the position of the first token that the turn sampled. A row comes from the capture that
+    sampled the next token, else from the latest one that fed the same tokens so far, else it is missing.
+    Routes carry tokens (InvalidArgumentError).
+    """
+
+REASONS: tuple[str, ...]
+
+class Layout:
+    """
+    Which rows of a router's batch are which tokens of this rank's step. A value; any
+    thread. Numbers are checked against the batch when a step is committed, or by place.
+    """
+
+    @staticmethod
+    def whole() -> Layout:
+        """All rows, in order."""
+
+    @staticmethod
+    def graph_padded(num_valid: int, num_rows: int) -> Layout:
+        """The first num_valid rows of a batch padded to num_rows."""
+
+    @staticmethod
+    def dp_concat(counts: numpy.typing.ArrayLike, rank: int) -> Layout:
+        """All data-parallel ranks' tokens one behind another."""
+
+    @staticmethod
+    def dp_padded(counts: numpy.typing.ArrayLike, padded: int, rank: int) -> Layout:
+        """The same, every rank padded to `padded` rows."""
+
+    @staticmethod
+    def dp_shards(counts: numpy.typing.ArrayLike, shard_sizes: numpy.typing.ArrayLike, rank: int) -> Layout:
+        """
+        Sequence-parallel shards of every rank, in DP-then-TP order; shard_sizes include padding.
+        """
+
+    @staticmethod
+    def tp_shard(num_tokens: int, size: int, rank: int) -> Layout:
+        """This rank's shard of num_tokens, cut by ceil-division and padded."""
+
+    @staticmethod
+    def tp_split(num_tokens: int, size: int, rank: int) -> Layout:
+        """The same, cut like tensor_split and not padded."""
+
+    @staticmethod
+    def rows(token_of_row: numpy.typing.ArrayLike) -> Layout:
+        """Row i of the batch is token token_of_row[i]; -1 = not ours."""
+
+    @staticmethod
+    def infer(batch_rows: int, counts: numpy.typing.ArrayLike, rank: int = 0, shard_sizes: numpy.typing.ArrayLike = (), tp_size: int = 1, tp_rank: int = 0) -> Layout:
+        """
+        The layout that fits a row count by vLLM's rule, for its drop-in only. counts: tokens per DP rank.
+        Raises WrongShapeError when none fits, or two that differ.
+        """
+
+    def place(self, batch_rows: int, num_tokens: int) -> tuple[int, int, int]:
+        """
+        (src, dst, count): batch rows [src, src + count) are tokens [dst, dst + count). Of a layout by rows,
+        count is what it says of the whole batch. Raises WrongShapeError or OutOfRangeError with both figures.
+        """
+
+    def __repr__(self) -> str: ...
+
+class IdMap:
+    """
+    Turns physical or dispatch ids into logical ones. to_logical[physical] is the logical id, or -1
+    for a slot that holds no routed expert. A value; any thread.
+    """
+
+    def __init__(self, to_logical: numpy.typing.ArrayLike) -> None: ...
+
+    @staticmethod
+    def interleaved_shared(num_experts: int, num_ranks: int, shared_per_rank: int) -> IdMap:
+        """
+        Every rank holds its share of the routed experts followed by shared_per_rank shared slots.
+        """
+
+    def __call__(self, physical: int) -> int:
+        """The logical id; -1 for a slot of no routed expert; -2 outside the map."""
+
+    def __len__(self) -> int: ...
+
+class Blocks:
+    """Slots of a paged sequence, made by moetape.blocks. A value."""
+
+    def __len__(self) -> int: ...
+
+def blocks(block_ids: numpy.typing.ArrayLike, block_size: int, num_tokens: int) -> Blocks:
+    """
+    The slots of tokens [0, num_tokens) of a sequence whose token t stands at
+    block_ids[t // block_size] * block_size + t % block_size. A block of -1 is no place. Copies the ids.
+    """
+
+class RowSource:
+    """Rows of a store that encode pulls. One thread at a time."""
+
+    @property
+    def spec(self) -> RouteSpec:
+        """The RouteSpec."""
+
+    @property
+    def start(self) -> int:
+        """Position of the first row."""
+
+    def __len__(self) -> int: ...
+
+class Store:
+    """
+    The routes of one KV address space, one row a slot, kept beside the engine's KV cache.
+
+    num_slots: slots are 0 to num_slots - 1; -1 and pad_slot mean "no place". memory_limit: bytes above which the
+    store is refused (MemoryLimitError) before anything is allocated. huge_pages: ask for them. populate: touch all
+    pages now instead of in the first commits.
+
+    Slots are int32 or int64 [tokens], a list, or moetape.blocks(...). Steps are 1 to 2**40 - 1. Any method may be
+    called from any thread at any time; long calls release the GIL. A closed store raises ClosedError.
+    """
+
+    def __init__(self, spec: RouteSpec, num_slots: int, memory_limit: int | None = None, pad_slot: int = -1, huge_pages: bool = True, populate: bool = False) -> None: ...
+
+    @staticmethod
+    def required_bytes(spec: RouteSpec, num_slots: int) -> int:
+        """Bytes that such a store takes."""
+
+    @property
+    def spec(self) -> RouteSpec:
+        """The RouteSpec."""
+
+    @property
+    def num_slots(self) -> int: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    @property
+    def last_step(self) -> int:
+        """The last step submitted; 0 before the first."""
+
+    def read(self, slots: numpy.typing.ArrayLike | Blocks, start: int = 0, as_of: int | None = None, tokens: numpy.typing.ArrayLike | None = None) -> Routes:
+        """
+        The routes of some tokens, by one gather; slots[0] stands at position `start`.
+
+        as_of: the newest step wanted, default the last one submitted. tokens: the token fed at each slot. A slot without a
+        row that counts is a missing row, with the reason; one outside the store raises OutOfRangeError. Call it before
+        the slots are freed.
+        """
+
+    def rows(self, slots: numpy.typing.ArrayLike | Blocks, start: int = 0, as_of: int | None = None, tokens: numpy.typing.ArrayLike | None = None) -> RowSource:
+        """
+        The same, for encode to gather and encode in one pass. as_of is fixed now; encode it before the slots
+        are freed.
+        """
+
+    def invalidate(self, slots: numpy.typing.ArrayLike | Blocks, as_of: int | None = None) -> None:
+        """
+        The slots get a new owner: rows of steps up to as_of (default: the last one submitted) count no more,
+        whenever they arrive. An engine that schedules ahead passes the last step scheduled.
+        """
+
+    def reset(self, as_of: int | None = None) -> None:
+        """The same for all slots."""
+
+    def move(self, source: numpy.typing.ArrayLike | Blocks, target: numpy.typing.ArrayLike | Blocks, step: int | None = None, timeout: float = 10.0) -> None:
+        """
+        KV went from slots `source` to slots `target`, as if all were read first. A missing row makes its target
+        missing. step: must be given where the engine counts steps. Waits `timeout` seconds at most for earlier
+        steps to land (TimeoutError).
+        """
+
+    def write(self, slots: numpy.typing.ArrayLike | Blocks, routes: Routes, step: int | None = None, version: int | None = None, timeout: float = 10.0) -> None:
+        """
+        KV came back from elsewhere with its routes, one row a slot. Missing rows make their slots missing.
+        version: of rows that carry none. step and timeout as in move. Raises SpecMismatchError.
+        """
+
+    def close(self) -> None:
+        """
+        Frees the memory once calls under way have ended. Routes that were read live on.
+        """
+
+    def __enter__(self) -> Store: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+class Offender:
+    """The first id of a step that was no expert. A value."""
+
+    @property
+    def layer(self) -> int:
+        """Global layer."""
+
+    @property
+    def row(self) -> int:
+        """Row of the router's batch."""
+
+    @property
+    def value(self) -> int:
+        """The id as it came."""
+
+    @property
+    def fault(self) -> str:
+        """"negative", "too_large", "repeated" or "shared"."""
+
+    def __repr__(self) -> str: ...
+
+class CommitReport:
+    """What a commit did, in tokens. A value."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def num_tokens(self) -> int:
+        """That the slots name."""
+
+    @property
+    def num_kept(self) -> int:
+        """Rows now in the store."""
+
+    @property
+    def num_refused(self) -> int:
+        """Rows that are missing because of their ids."""
+
+    @property
+    def num_no_slot(self) -> int:
+        """Tokens with slot -1 or the pad slot."""
+
+    @property
+    def num_elsewhere(self) -> int:
+        """Tokens whose rows another rank has."""
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Refused rows by fault; empty when none."""
+
+    @property
+    def first_offender(self) -> Offender | None:
+        """The first id that was no expert."""
+
+    def __repr__(self) -> str: ...
+
+class Ticket:
+    """What a commit gives. On the CPU it is ready at once. Any thread."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the rows have landed."""
+
+    def wait(self, timeout: float = 10.0) -> None:
+        """
+        Waits until the rows have landed; TimeoutError after `timeout` seconds.
+        """
+
+    @property
+    def report(self) -> CommitReport:
+        """The CommitReport."""
+
+class Recorder:
+    """
+    Takes the router's ids while a forward runs and commits them to a store behind it.
+
+    max_rows: router rows of the largest forward (the gathered batch). lanes: staging buffers; overlapped micro-batches
+    use different ones, and one thread at a time uses one. id_maps: moetape.layout.IdMap by global layer, where routers
+    give physical ids. memory_limit: bytes. Keeps the store alive. Raises InvalidArgumentError naming what does not
+    fit, MemoryLimitError.
+    """
+
+    def __init__(self, store: Store, max_rows: int, lanes: int = 1, id_maps: dict[int, IdMap] | None = None, memory_limit: int | None = None) -> None: ...
+
+    @staticmethod
+    def required_bytes(spec: RouteSpec, max_rows: int, lanes: int = 1) -> int:
+        """Bytes that such a recorder takes."""
+
+    @property
+    def spec(self) -> RouteSpec:
+        """The RouteSpec."""
+
+    @property
+    def max_rows(self) -> int: ...
+
+    @property
+    def lanes(self) -> int: ...
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Calls and rows since creation, by name."""
+
+    def begin(self, lane: int = 0) -> None:
+        """
+        Opens a step, dropping what a forward that was never committed left (a warm-up, a dummy run).
+        """
+
+    def capture(self, layer: int, ids: numpy.typing.ArrayLike, lane: int = 0, offset: int = 0) -> None:
+        """
+        One layer's ids of rows [offset, offset + n) of the batch, in a router's hook. Keeps the GIL.
+
+        layer: global index. ids: integers [n, top_k] or [n, top_k + shared_columns] in CPU memory, any strides: NumPy, torch,
+        the buffer protocol or DLPack; read during the call, not copied before. An id that is no expert makes its row
+        missing (counted in the ticket's report). Raises OutOfRangeError for a layer that is not recorded, WrongTypeError,
+        WrongShapeError, CapacityError, and AlreadyCapturedError for rows captured twice (the step then fails at commit).
+        """
+
+    def capture_all(self, ids: numpy.typing.ArrayLike, lane: int = 0, order: str = 'ltk') -> None:
+        """
+        All layers at once: ids [layers, rows, columns] (order "ltk") or [rows, layers, columns] ("tlk").
+        """
+
+    def commit(self, slots: numpy.typing.ArrayLike | Blocks, layout: Layout | None = None, step: int | None = None, version: int | numpy.typing.ArrayLike = 0, lane: int = 0) -> Ticket:
+        """
+        Ends the step: its rows go to the store under `slots`, which name all tokens of this rank's step.
+
+        layout: which rows of the batch are whose tokens, from moetape.layout; default: all, in order. step: the scheduler's
+        number, strictly rising; default: the store counts. version: of the policy, an int or one per token. A failed commit
+        makes every slot in range that it names missing, touches no other, and closes the step. Raises NotCapturedError and
+        WrongShapeError naming the layers, OutOfRangeError and InvalidArgumentError for slots, StepOrderError, ClosedError.
+        WrongTypeError for an argument: nothing was done, the step is still open.
+        """
+
+def encode(routes: Routes | RowSource, dialect: str, missing: str | None = None) -> str:
+    """
+    The text that engines and trainers send: dialect "sglang", "vllm" or "lightllm".
+
+    routes: Routes, or Store.rows(...) for gathering and encoding in one pass. These dialects cannot say "missing":
+    missing rows raise MissingRowsError unless missing= names what stands for them, "zeros" (expert 0 in all columns) or
+    "distinct" (experts 0 to top_k - 1). Long calls release the GIL.
+    """
+
+def decode(data: str | bytes | numpy.typing.ArrayLike, dialect: str, *, spec: RouteSpec, start: int = 0, rows: int | None = None, version: int | None = None) -> Routes:
+    """
+    Routes of what an engine sent: text (str or bytes), or an array [rows, layers, top_k].
+
+    start: position of the first row. rows: how many are expected (WrongShapeError if another number comes). version:
+    of the policy, if known. Strict: CorruptDataError names the place and what stood there; ids are checked as in
+    Routes.from_ids; a column of a dense layer must be zero. Long calls release the GIL.
+    """
+
+class Plan:
+    """
+    The rows that one rank's routers need, cut by the trainer's own slicing. A value; any thread.
+    """
+
+    @staticmethod
+    def from_row_ids(row_ids: numpy.typing.ArrayLike, layers: numpy.typing.ArrayLike | None = None) -> Plan:
+        """
+        The plan of the rows that a rank holds.
+
+        row_ids: int64, one-dimensional: (sequence + 1) << 32 | position, cut by the code that cuts the tokens; 0 and -1 are
+        padding. int32 is refused (WrongTypeError), since ids do not fit. layers: 0-based global indices in the order in which
+        apply gives them; default: all of the spec's. Raises InvalidArgumentError for an id that is neither, or stands twice.
+        """
+
+    def apply(self, sources: Iterable[Routes], dtype: object = 'int64', out: numpy.typing.ArrayLike | None = None) -> tuple[numpy.typing.NDArray[numpy.integer], numpy.typing.NDArray[numpy.uint8]]:
+        """
+        (ids, uses): ids [layers, rows, top_k] of `dtype`, uses uint8 [rows].
+
+        sources[s] holds sequence s. uses says for each row FILL (padding), REPLAYED or LIVE (no record: the router decides);
+        ids of the last and first kind are rotating distinct ones. dtype: int16, int32, int64, or an unsigned type that holds
+        the ids, by name or as NumPy's or torch's. out: a writable C-order array of that shape and type to write into. Raises SpecMismatchError, and
+        OutOfRangeError for a sequence without a source or a layer not recorded. Long calls release the GIL.
+        """
+
+    def needs(self) -> list[tuple[int, int, int]]:
+        """
+        [(sequence, start, end)]: the smallest spans of positions that cover what this rank needs.
+        """
+
+    def verify(self, sources: Iterable[Routes], tokens: numpy.typing.ArrayLike) -> None:
+        """
+        Proves the alignment: tokens[i] is the token at row i of this rank. Raises ConflictError naming the
+        first row whose source has another token there. Sources without tokens and padding prove nothing.
+        """
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of this rank."""
+
+    @property
+    def layers(self) -> list[int]:
+        """Global layers in the order of apply; empty = all of the spec's."""
+
+FILL: int = 0
+
+REPLAYED: int = 1
+
+LIVE: int = 2
