@@ -34,7 +34,7 @@ class Join {
 
   Routes finish() && {
     const bool no_gap = std::ranges::find(covered_, uint8_t{0}) == covered_.end();
-    if (all_carry_tokens_ && no_gap) rows_.set_tokens(std::move(tokens_));
+    if (any_carries_tokens_ && all_carry_tokens_ && no_gap) rows_.set_tokens(std::move(tokens_));
     return std::move(rows_).finish();
   }
 
@@ -114,6 +114,7 @@ class Join {
 
   // covered_: 0 = by no part yet, 1 = by a part without tokens, 2 = its token is known.
   Status add_tokens(const Routes& part) {
+    any_carries_tokens_ = any_carries_tokens_ || part.has_tokens();
     if (part.num_rows() == 0) return {};
     all_carry_tokens_ = all_carry_tokens_ && part.has_tokens();
     const auto offset = static_cast<size_t>(part.start() - start_);
@@ -139,7 +140,8 @@ class Join {
   OnOverlap on_overlap_;
   std::vector<int32_t> tokens_;
   std::vector<uint8_t> covered_;
-  bool all_carry_tokens_ = true;
+  bool any_carries_tokens_ = false;
+  bool all_carry_tokens_ = true;  // empty parts lack none
 };
 
 // Calls name(i) for the word that an error has for parts[i].

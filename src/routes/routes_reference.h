@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <ostream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,7 +48,7 @@ inline std::ostream& operator<<(std::ostream& out, const Table& table) {
   return out;
 }
 
-// The error, as a failure of the test, where there is one.
+// Ends the test by an exception that names the error, where there is one.
 template <class T>
 T must(Result<T> result) {
   if (!result)
