@@ -118,76 +118,71 @@ HWY_INLINE uint64_t narrow_stream(const T* HWY_RESTRICT from, Id* HWY_RESTRICT t
   return largest.value();
 }
 
-// Rows of 2, 4, 8 or 16 bytes that lie in 16-byte blocks, padded to that size: every row is compared with
-// itself turned by 1, 2, … half a row.
+// How rows of 2, 4, 8 or 16 bytes, padded to that size, are compared with themselves: turned by 1, 2, … half
+// a row.
 template <class Id>
-class ShortRows {
- public:
-  ShortRows(int top_k, int padded) : num_turns_(padded / 2) {
-    for (int turn = 1; turn <= num_turns_; ++turn) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const int column = lane % padded;
-        const int other = (column + turn) % padded;
-        for (int b = 0; b < kIdBytes; ++b) {
-          turned_[turn][lane * kIdBytes + b] = static_cast<uint8_t>((lane - column + other) * kIdBytes + b);
-        }
-        ignored_[turn][lane] = column < top_k && other < top_k ? 0 : static_cast<Id>(-1);
-      }
-    }
-  }
-
-  // Whether an id stands twice in any of the rows; `bytes` may end inside a vector, and what lies behind is
-  // read but ignored.
-  HWY_INLINE bool any_repeated(const Id* rows, size_t bytes) const {
-    const hn::ScalableTag<Id> d;
-    const hn::Repartition<uint8_t, decltype(d)> d8;
-    const size_t count = bytes / sizeof(Id);
-    size_t i = 0;
-    auto least = hn::Set(d, static_cast<Id>(-1));
-    for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d))
-      least = hn::Min(least, differences(hn::LoadU(d, rows + i)));
-    if (i < count) {
-      const auto unused = hn::VecFromMask(d, hn::Not(hn::FirstN(d, count - i)));
-      least = hn::Min(least, hn::Or(differences(hn::LoadU(d, rows + i)), unused));
-    }
-    return !hn::AllFalse(d, hn::Eq(least, hn::Zero(d)));
-  }
-
- private:
+struct Turns {
   static constexpr int kIdBytes = sizeof(Id);
   static constexpr int kLanes = 16 / kIdBytes;
 
-  // Zero where an id meets its like.
-  template <class V>
-  HWY_INLINE V differences(V ids) const {
-    const hn::ScalableTag<Id> d;
-    const hn::Repartition<uint8_t, decltype(d)> d8;
-    V least = hn::Set(d, static_cast<Id>(-1));
-    for (int turn = 1; turn <= num_turns_; ++turn) {
-      const auto order = hn::LoadDup128(d8, turned_[turn]);
-      const V turned = hn::BitCast(d, hn::TableLookupBytes(hn::BitCast(d8, ids), order));
-      least = hn::Min(least, hn::Or(hn::Xor(ids, turned), hn::LoadDup128(d, ignored_[turn])));
-    }
-    return least;
-  }
+  int padded = 2;
+  alignas(16) uint8_t order[kLanes / 2][16] = {};
+  alignas(16) Id ignored[kLanes / 2][kLanes] = {};  // all ones where a padding column takes part
 
-  int num_turns_;
-  alignas(16) uint8_t turned_[9][16];
-  alignas(16) Id ignored_[9][kLanes];
+  constexpr Turns() = default;
+  constexpr explicit Turns(int top_k) {
+    while (padded < top_k) padded *= 2;
+    for (int turn = 0; turn < padded / 2; ++turn) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const int column = lane % padded;
+        const int other = (column + turn + 1) % padded;
+        for (int b = 0; b < kIdBytes; ++b) {
+          order[turn][lane * kIdBytes + b] = static_cast<uint8_t>((lane - column + other) * kIdBytes + b);
+        }
+        ignored[turn][lane] = column < top_k && other < top_k ? 0 : static_cast<Id>(-1);
+      }
+    }
+  }
 };
 
-// Longer rows: each is compared with itself shifted by 1, 2, … columns.
+// For every top_k whose rows fit into 16 bytes.
 template <class Id>
-HWY_INLINE bool long_row_repeats(const Id* row, int top_k) {
+struct AllTurns {
+  Turns<Id> of[Turns<Id>::kLanes + 1];
+  constexpr AllTurns() : of() {
+    for (int top_k = 0; top_k <= Turns<Id>::kLanes; ++top_k) of[top_k] = Turns<Id>(top_k);
+  }
+};
+
+template <class Id>
+inline constexpr AllTurns<Id> kTurns;
+
+// Zero where an id of a row meets its like.
+template <class Id, class V>
+HWY_INLINE V differences(const Turns<Id>& turns, V ids) {
   const hn::ScalableTag<Id> d;
-  const int step = static_cast<int>(hn::Lanes(d));
+  const hn::Repartition<uint8_t, decltype(d)> d8;
+  V least = hn::Set(d, static_cast<Id>(-1));
+  for (int turn = 0; turn < turns.padded / 2; ++turn) {
+    const auto order = hn::LoadDup128(d8, turns.order[turn]);
+    const V turned = hn::BitCast(d, hn::TableLookupBytes(hn::BitCast(d8, ids), order));
+    least = hn::Min(least, hn::Or(hn::Xor(ids, turned), hn::LoadDup128(d, turns.ignored[turn])));
+  }
+  return least;
+}
+
+// Whether an id stands twice in any of the padded rows. What lies behind `count` ids is read but ignored.
+template <class Id>
+HWY_INLINE bool short_rows_repeat(const Turns<Id>& turns, const Id* rows, size_t count) {
+  const hn::ScalableTag<Id> d;
+  size_t i = 0;
   auto least = hn::Set(d, static_cast<Id>(-1));
-  for (int shift = 1; shift < top_k; ++shift) {
-    for (int i = 0; i < top_k - shift; i += step) {
-      const auto difference = hn::Xor(hn::LoadU(d, row + i), hn::LoadU(d, row + i + shift));
-      const auto used = hn::FirstN(d, static_cast<size_t>(HWY_MIN(step, top_k - shift - i)));
-      least = hn::Min(least, hn::IfThenElse(used, difference, least));
-    }
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    least = hn::Min(least, differences(turns, hn::LoadU(d, rows + i)));
+  }
+  if (i < count) {
+    const auto unused = hn::VecFromMask(d, hn::Not(hn::FirstN(d, count - i)));
+    least = hn::Min(least, hn::Or(differences(turns, hn::LoadU(d, rows + i)), unused));
   }
   return !hn::AllFalse(d, hn::Eq(least, hn::Zero(d)));
 }
@@ -210,51 +205,57 @@ HWY_INLINE void copy_short(std::byte* to, const std::byte* from, size_t n) {
   std::memcpy(to, from, n);
 }
 
-template <class Id>
-class Repeats {
- public:
-  explicit Repeats(int top_k)
-      : top_k_(top_k),
-        padded_(padded_columns(top_k)),
-        short_(padded_ * sizeof(Id) <= 16),
-        rows_(top_k, short_ ? padded_ : 2) {}
-
-  // `ids` holds num_rows rows close together, at most kBlockElements ids, and may be read kSlack bytes
-  // beyond.
-  HWY_INLINE bool any(const Id* ids, int64_t num_rows) const {
-    if (top_k_ == 1) return false;
-    if (!short_) {
-      for (int64_t row = 0; row < num_rows; ++row) {
-        if (long_row_repeats(ids + row * top_k_, top_k_)) return true;
+// Longer rows: each is written several times in a row, so that it can be compared with itself turned by any
+// number of columns, in whole vectors and without a mask.
+template <int kMostLanes, class Id>
+HWY_INLINE bool long_rows_repeat(const Id* ids, int64_t num_rows, int top_k) {
+  const hn::CappedTag<Id, kMostLanes> d;
+  const int step = static_cast<int>(hn::Lanes(d));
+  const int compared = (top_k + step - 1) / step * step;
+  const int copies = (compared + top_k / 2 + top_k - 1) / top_k;
+  HWY_ALIGN Id repeated[4 * kBlockElements + kSlack];
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int copy = 0; copy < copies; ++copy) {
+      copy_short(reinterpret_cast<std::byte*>(repeated + (row * copies + copy) * top_k),
+                 reinterpret_cast<const std::byte*>(ids + row * top_k),
+                 static_cast<size_t>(top_k) * sizeof(Id));
+    }
+  }
+  auto least = hn::Set(d, static_cast<Id>(-1));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const Id* columns = repeated + row * copies * top_k;
+    for (int i = 0; i < top_k; i += step) {
+      const auto v = hn::LoadU(d, columns + i);
+      for (int turn = 1; turn <= top_k / 2; ++turn) {
+        least = hn::Min(least, hn::Xor(v, hn::LoadU(d, columns + i + turn)));
       }
-      return false;
     }
-    const size_t bytes = static_cast<size_t>(num_rows * padded_) * sizeof(Id);
-    if (padded_ == top_k_) return rows_.any_repeated(ids, bytes);
-    HWY_ALIGN Id apart[2 * kBlockElements + kSlack];
-    for (int64_t row = 0; row < num_rows; ++row) {
-      std::memcpy(apart + row * padded_, ids + row * top_k_, 16);
-    }
-    return rows_.any_repeated(apart, bytes);
   }
+  return !hn::AllFalse(d, hn::Eq(least, hn::Zero(d)));
+}
 
- private:
-  static int padded_columns(int top_k) {
-    int padded = 2;
-    while (padded < top_k) padded *= 2;
-    return padded;
+// Whether an id stands twice in any of num_rows rows that lie close together. At most kBlockElements ids,
+// which may be read kSlack bytes beyond.
+template <class Id>
+HWY_INLINE bool any_row_repeats(const Id* ids, int64_t num_rows, int top_k) {
+  if (top_k == 1) return false;
+  if (top_k > Turns<Id>::kLanes) {
+    if (top_k <= 16) return long_rows_repeat<16>(ids, num_rows, top_k);
+    if (top_k <= 32) return long_rows_repeat<32>(ids, num_rows, top_k);
+    return long_rows_repeat<64>(ids, num_rows, top_k);
   }
-
-  int top_k_;
-  int padded_;
-  bool short_;
-  ShortRows<Id> rows_;
-};
+  const Turns<Id>& turns = kTurns<Id>.of[top_k];
+  const size_t count = static_cast<size_t>(num_rows * turns.padded);
+  if (turns.padded == top_k) return short_rows_repeat(turns, ids, count);
+  HWY_ALIGN Id apart[2 * kBlockElements + kSlack];
+  for (int64_t row = 0; row < num_rows; ++row) std::memcpy(apart + row * turns.padded, ids + row * top_k, 16);
+  return short_rows_repeat(turns, apart, count);
+}
 
 template <class T, class Id>
 class Narrower {
  public:
-  explicit Narrower(const NarrowJob& job) : job_(job), repeats_(job.top_k) {}
+  explicit Narrower(const NarrowJob& job) : job_(job) {}
 
   std::optional<NarrowFault> run() {
     const int64_t rows_at_once = kBlockElements / job_.ids.num_columns;
@@ -274,14 +275,19 @@ class Narrower {
     if (!shared_columns_fit(row, num_rows)) return false;
     if (narrow_stream<T, Id>(dense(row, num_rows), narrow_, static_cast<size_t>(count)) >= limit())
       return false;
-    if (job_.distinct && repeats_.any(narrow_, num_rows)) return false;
+    if (job_.distinct && any_row_repeats(narrow_, num_rows, job_.top_k)) return false;
     const size_t bytes = static_cast<size_t>(job_.top_k) * sizeof(Id);
     std::byte* out = job_.out + row * job_.out_stride;
     const auto* from = reinterpret_cast<const std::byte*>(narrow_);
     if (job_.out_stride == static_cast<int64_t>(bytes)) {
       std::memcpy(out, from, static_cast<size_t>(count) * sizeof(Id));
     } else if (bytes == 8) {
-      for (int64_t r = 0; r < num_rows; ++r) std::memcpy(out + r * job_.out_stride, from + r * 8, 8);
+      for (int64_t r = 0; r < num_rows; ++r) {
+#ifdef PW
+        __builtin_prefetch(out + (r + PW) * job_.out_stride, 1);
+#endif
+        std::memcpy(out + r * job_.out_stride, from + r * 8, 8);
+      }
     } else {
       for (int64_t r = 0; r < num_rows; ++r) {
         copy_short(out + r * job_.out_stride, from + r * static_cast<int64_t>(bytes), bytes);
@@ -331,7 +337,6 @@ class Narrower {
   }
 
   const NarrowJob& job_;
-  Repeats<Id> repeats_;
   HWY_ALIGN Id narrow_[kBlockElements + kSlack];
   HWY_ALIGN T dense_[kBlockElements];
 };
@@ -357,14 +362,13 @@ std::optional<NarrowFault> Narrow(const NarrowJob& job) {
 
 template <class Id>
 int64_t first_repeated(const std::byte* ids, int64_t num_lists, int top_k) {
-  const Repeats<Id> repeats(top_k);
   const int64_t lists_at_once = kBlockElements / top_k;
   HWY_ALIGN Id block[kBlockElements + kSlack];
   for (int64_t list = 0; list < num_lists; list += lists_at_once) {
     const int64_t num = HWY_MIN(lists_at_once, num_lists - list);
     const std::byte* from = ids + list * top_k * int64_t{sizeof(Id)};
     std::memcpy(block, from, static_cast<size_t>(num * top_k) * sizeof(Id));
-    if (!repeats.any(block, num)) continue;
+    if (!any_row_repeats(block, num, top_k)) continue;
     return list + plain::first_repeated_list(from, sizeof(Id), num, top_k);
   }
   return -1;
