@@ -77,7 +77,9 @@ class Caches:
     def follow(self, cache: Any, batch: Batch) -> None:
         """From now on, `batch` is what the cache holds."""
         try:
-            batches = cache.__dict__.setdefault(_NAME, _Batches())
+            batches = cache.__dict__.get(_NAME)
+            if batches is None:
+                batches = cache.__dict__[_NAME] = _Batches()
             self._caches.add(cache)
         except (AttributeError, TypeError) as error:
             raise UnsupportedError(
