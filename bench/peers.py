@@ -117,10 +117,13 @@ class Engines:
         dense = mt.RouteSpec(layers=list(range(len(LAYERS))), top_k=TOP_K, num_experts=EXPERTS)
         self.moe_store = mt.Store(dense, num_slots=NUM_SLOTS, populate=True)
         self.moe_recorder = mt.Recorder(self.moe_store, max_rows=8192)
-        for first in range(0, NUM_SLOTS, 8192):
-            self.fill(np.arange(first, first + 8192, dtype=np.int64))
+        self.fill(np.arange(NUM_SLOTS, dtype=np.int64))
 
     def fill(self, slots: np.ndarray) -> None:
+        for first in range(0, len(slots), 8192):
+            self.fill_step(slots[first : first + 8192])
+
+    def fill_step(self, slots: np.ndarray) -> None:
         ids = random_ids(self.rng, len(slots))
         rows = ids.transpose(1, 0, 2)
         index = torch.from_numpy(slots)
@@ -311,9 +314,9 @@ def main() -> None:
             f" [{low:5.2f}, {high:5.2f}] {r['target']:7.2f}x",
             flush=True,
         )
-    stride = engines.store.spec.row_stride
+    row_bytes = engines.store.spec.row_bytes
     bytes_a_slot = engines.store.memory_bytes / NUM_SLOTS
-    print(f"memory: {bytes_a_slot:.2f} bytes a slot; row stride {stride} + 16")
+    print(f"memory: {bytes_a_slot:.2f} bytes a slot; rows of {row_bytes} + 16")
     if args.json:
         with open(args.json, "w") as file:
             json.dump({"plain_malloc": args.plain_malloc, "results": results}, file, indent=1)

@@ -121,7 +121,7 @@ int64_t Commit::refuse_faulty(const Lane& lane, int64_t first_row, int64_t count
   int64_t num_refused = 0;
   for (int64_t i = 0; i < count; ++i) {
     if (slots[i] < 0 || !lane.is_faulty(first_row + i)) continue;
-    stamps[i] = make_stamp(kRefusedVersion, step_of(stamps[i]));
+    stamps[i] = refused(step_of(stamps[i]));
     const Offender& offender = lane.offender(first_row + i);
     if (!report.first_offender) report.first_offender = offender;
     report.num_by_fault[static_cast<size_t>(offender.fault)] += 1;

@@ -34,7 +34,7 @@ class Plane {
   void place(const int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride,
              const Stamp* stamps) {
     for (int64_t i = 0; i < count; ++i) {
-      if (slots[i] >= 0) word(slots[i]).store(0, std::memory_order_relaxed);
+      if (slots[i] >= 0) word(slots[i]).store(refused(step_of(stamps[i])), std::memory_order_relaxed);
     }
     simd::store_fence();  // R1: the bytes may be streamed, and streams overtake plain stores
     std::atomic_thread_fence(std::memory_order_release);

@@ -21,11 +21,13 @@ Reason Gather::judge(int64_t slot, Stamp stamp) const {
   const uint64_t cutoff = impl_->cutoff(slot);
   const uint64_t step = step_of(stamp);
   const bool counts = stamp != 0 && step > cutoff;
+  const bool is_refused = counts && version_of(stamp) == kRefusedVersion;
   if (counts && step > as_of_) return Reason::kLater;
-  if (counts && version_of(stamp) != kRefusedVersion) return Reason::kValid;
-  if (counts) return Reason::kRefused;
-  if (under_way_.newest_open > cutoff) return Reason::kPending;
-  if (under_way_.newest_lost > cutoff) return Reason::kLost;
+  if (counts && !is_refused) return Reason::kValid;
+  // A refusal under a step that is still open is a row that is being written.
+  if (under_way_.newest_open > cutoff || (is_refused && step > under_way_.last_submitted)) return Reason::kPending;
+  if (under_way_.newest_lost > std::max(cutoff, is_refused ? step - 1 : 0)) return Reason::kLost;
+  if (is_refused) return Reason::kRefused;
   const bool given_away = stamp != 0 || std::atomic_ref<uint64_t>(impl_->cutoffs[slot]).load() != 0;
   return given_away ? Reason::kInvalidated : Reason::kUnwritten;
 }
@@ -35,13 +37,12 @@ Reason Gather::read_again(int64_t slot, std::byte* row, Stamp* stamp) const {
   constexpr int kAttempts = 64;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     *stamp = impl_->plane.stamp(slot);
-    if (*stamp == 0) continue;
     if (const Reason reason = judge(slot, *stamp); reason != Reason::kValid) return reason;
     impl_->plane.gather(&slot, 1, row);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (impl_->plane.stamp_after_copy(slot) == *stamp) return judge(slot, *stamp);
   }
-  return *stamp == 0 ? judge(slot, 0) : Reason::kTorn;
+  return Reason::kTorn;
 }
 
 void Gather::block(const int64_t* slots, int64_t count, std::byte* rows, Reason* reasons, Stamp* stamps) const {

@@ -31,13 +31,14 @@ class Model {
     const auto missing = [](Reason reason) { return ModelRow{reason, Row(6, 0), 0}; };
     if (s.step > cutoff) {
       if (s.step > as_of) return missing(Reason::kLater);
-      if (s.refused) return missing(Reason::kRefused);
-      return {Reason::kValid, s.row, s.version};
+      if (!s.refused) return {Reason::kValid, s.row, s.version};
     }
     for (const uint64_t step : open) {
       if (step <= as_of && step > cutoff) return missing(Reason::kPending);
     }
-    if (lost <= as_of && lost > cutoff) return missing(Reason::kLost);
+    const bool refused = s.step > cutoff && s.refused;
+    if (lost <= as_of && lost > cutoff && (!refused || lost >= s.step)) return missing(Reason::kLost);
+    if (refused) return missing(Reason::kRefused);
     return missing(s.step != 0 || s.cutoff != 0 ? Reason::kInvalidated : Reason::kUnwritten);
   }
 

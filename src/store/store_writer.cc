@@ -27,7 +27,7 @@ void StoreWriter::place(const int64_t* slots, int64_t count, const std::byte* ro
 
 void StoreWriter::refuse(const int64_t* slots, int64_t count, uint64_t step) {
   // Step 0 has no stamp: before the first step there is nothing that could live on.
-  const Stamp stamp = step == 0 ? 0 : make_stamp(kRefusedVersion, step);
+  const Stamp stamp = step == 0 ? 0 : refused(step);
   for (int64_t i = 0; i < count; ++i) {
     if (slots[i] >= 0) store().plane.set_stamp(slots[i], stamp);
   }

@@ -91,7 +91,7 @@ void WriterTable::drop(int writer, uint64_t step) {
 }
 
 StepsUnderWay WriterTable::under_way(uint64_t as_of) const {
-  StepsUnderWay found;
+  StepsUnderWay found = {.last_submitted = last_submitted()};
   const int num_writers = num_writers_.load(std::memory_order_acquire);
   for (int i = 0; i < num_writers; ++i) {
     for (const auto& open : writers_[i].open) {

@@ -17,6 +17,7 @@ namespace moetape::inline v0 {
 
 // What a reader must know about steps <= its as_of before it looks at the first stamp.
 struct StepsUnderWay {
+  uint64_t last_submitted = 0;
   uint64_t newest_open = 0;  // 0 = none
   uint64_t newest_lost = 0;
 };
