@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 
 import moetape as mt
+from moetape.engines.transformers import record as recorded
 from moetape.models import num_intercepted
+from moetape.trainers._alignment import ForwardInput, row_ids_of_mask
 from moetape.trainers.transformers import Counts, attach
 from replay_helpers import (
     deterministic,
@@ -126,6 +131,42 @@ def test_positions_go_on_after_a_kv_cache(model: Any) -> None:
     assert replay.counts == Counts(replayed=2, beyond=1)
     assert np.array_equal(ids[2][:2], foreign[0].ids[2:, 2])
     torch.testing.assert_close(rest, whole[:, 2:])
+
+
+def test_arguments_by_position_and_embeddings_align_too(model: Any) -> None:
+    batch = right_padded([[5, 9, 11, 40, 7], [3, 8, 60]])
+    routes = [wrong_routes(one) for one in record(model, batch)]
+    session = attach(model)
+    with session.replay(routes):
+        expected = model(**batch).logits
+    with session.replay(routes):
+        assert torch.equal(model(batch["input_ids"], batch["attention_mask"]).logits, expected)
+    embeds = model.get_input_embeddings()(batch["input_ids"])
+    with session.replay(routes):
+        found = model(inputs_embeds=embeds, attention_mask=batch["attention_mask"]).logits
+    assert torch.equal(found, expected)
+
+
+@settings(deadline=None, max_examples=50)
+@given(arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, max_side=6)), st.integers(0, 5))
+def test_positions_count_the_real_tokens_before(mask: Any, past: int) -> None:
+    batch, total = mask.shape
+    past = min(past, total - 1)
+    call = ForwardInput(batch, total - past, torch.device("cpu"), None, None, past)
+    found, num_tokens = row_ids_of_mask(call, torch.from_numpy(mask))
+    for sequence, real in enumerate(mask.tolist()):
+        assert num_tokens[sequence] == sum(real)
+        expected = [row_id(sequence, sum(real[:at])) if real[at] else 0 for at in range(total)]
+        assert found[sequence].tolist() == expected[past:]
+
+
+def test_a_recording_under_replay_holds_the_replayed_ids(model: Any) -> None:
+    batch = right_padded([[5, 9, 11, 40, 7], [3, 8, 60]])
+    foreign = [wrong_routes(one) for one in record(model, batch)]
+    with recorded(model) as recording, attach(model).replay(foreign):
+        model(**batch)
+    for replayed, one in zip(foreign, recording.routes, strict=True):
+        assert np.array_equal(one.slice(0, replayed.end).ids, replayed.ids)
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -255,6 +296,25 @@ def test_attach_gives_one_session_a_model(model: Any) -> None:
         pass
 
 
+def test_layers_left_out_of_the_record_are_routed_live(model: Any) -> None:
+    batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
+    whole = record(model, batch)
+    excluded = {1: "not recorded"}
+    with recorded(model, excluded=excluded) as recording:
+        model(**batch)
+    session = attach(model, excluded=excluded)
+    foreign = wrong_routes(recording.routes[0])
+    with session.replay([foreign]), received(model) as ids:
+        model(**batch)
+    for column, layer in enumerate((0, 2)):
+        assert np.array_equal(ids[layer], foreign.ids[:, column])
+    assert attach(model, excluded=excluded) is session
+    with pytest.raises(mt.InvalidArgumentError, match="excluded"):
+        attach(model, excluded={2: "another"})
+    with pytest.raises(mt.SpecMismatchError), session.replay(whole):
+        pass
+
+
 def test_a_session_does_not_keep_its_model_alive() -> None:  # case G05
     session = attach(tiny("qwen3_moe"))
     gc.collect()
@@ -323,6 +383,11 @@ def test_bad_alignments_are_refused_before_anything_runs(model: Any) -> None:
     refused(model, batch, mt.WrongShapeError, "batch, length", routes, attention_mask=torch.ones(1, 1, 4, 4))
     refused(model, batch, mt.WrongTypeError, "dict", routes, attention_mask={})
     refused(model, batch, mt.InvalidArgumentError, "missing", routes, missing="zero")
+    with (
+        pytest.raises(mt.UnsupportedError, match="expected a Cache, got tuple"),
+        attach(model).replay(routes),
+    ):
+        model(**batch, past_key_values=((),))
 
 
 def test_a_block_without_a_forward_is_an_error(model: Any) -> None:  # case H10

@@ -308,6 +308,7 @@ def test_a_reentrant_checkpoint_around_the_model_is_refused(model: Any) -> None:
 # How long ids live.
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs")
 @both_kinds
 @pytest.mark.parametrize("by", ["backward", "graph", "no_grad"])
 def test_ids_live_until_the_backward_ended_or_the_graph_is_gone(model: Any, reentrant: bool, by: str) -> None:

@@ -46,6 +46,8 @@ def forward_input(
             f"got {got}"
         )
     cache = given.get("past_key_values")
+    if cache is not None and not hasattr(cache, "get_seq_length"):
+        raise mt.UnsupportedError(f"replay: past_key_values: expected a Cache, got {type(cache).__name__}")
     past = 0 if cache is None else int(cache.get_seq_length())
     batch, length = tokens.shape[:2]
     return ForwardInput(batch, length, tokens.device, input_ids, given.get("attention_mask"), past)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -41,29 +41,33 @@ __all__ = ["Counts", "Replay", "Session", "attach"]
 _sessions: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Session]] = weakref.WeakKeyDictionary()
 
 
-def attach(model: torch.nn.Module) -> Session:
+def attach(model: torch.nn.Module, *, excluded: Mapping[int, str] | None = None) -> Session:
     """Give the replay session of a model; the same one while it has one.
 
+    excluded: {layer: reason} for MoE layers that were left out of the record; they are routed live.
     Nothing of the model is changed outside of replay. Raises, by name, for routers that moetape.models does
     not understand and for dense models. The session does not keep the model alive.
     """
     known = _sessions.get(model)
     session = known() if known is not None else None
     if session is None:
-        session = Session(model)
+        session = Session(model, excluded)
         _sessions[model] = weakref.ref(session)
+    elif excluded is not None and dict(excluded) != session.spec.excluded:
+        raise mt.InvalidArgumentError(
+            f"excluded: expected {session.spec.excluded} as the model's session has, got {dict(excluded)}"
+        )
     return session
 
 
 class Session:
     """Replay for one model. Made by attach()."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.spec: mt.RouteSpec = spec_of(model)
+    def __init__(self, model: torch.nn.Module, excluded: Mapping[int, str] | None) -> None:
+        self.spec: mt.RouteSpec = spec_of(model, excluded=excluded)
         self._model = weakref.ref(model)
-        self._interceptors = [
-            interceptor(router) for router in find_routers(model)
-        ]  # they keep no module alive
+        routers = find_routers(model, excluded=excluded)
+        self._interceptors = [interceptor(router) for router in routers]  # they keep no module alive
         self._names = {one.layer: one.name for one in self._interceptors}
         self._current = Current()
         self._lock = threading.RLock()  # micro-batches end on any thread
@@ -170,7 +174,7 @@ class Session:
             )
         if number not in live[0].nodes:
             raise mt.UnsupportedError(
-                "replay: a hand-written checkpoint that is no part of the replayed forward is recomputed while "
+                "replay: a hand-written checkpoint that is no part of the replayed forward runs again while "
                 "that waits for its backward; mix or nest with model.gradient_checkpointing_enable() only"
             )
         return live[0]
