@@ -279,8 +279,12 @@ void register_for(int64_t target) {
       ->Arg(8192);
   add("narrow_int64_u8_k8", [=](auto& s) { narrow_step<int64_t>(s, target, 256, 8); })->Arg(256)->Arg(8192);
   add("narrow_int32_u16_k8", [=](auto& s) { narrow_step<int32_t>(s, target, 384, 8); })->Arg(8192);
-  add("narrow_int32_u16_k10", [=](auto& s) { narrow_step<int32_t>(s, target, 512, 10); })->Arg(8192);
-  add("narrow_int32_u16_k22", [=](auto& s) { narrow_step<int32_t>(s, target, 512, 22); })->Arg(8192);
+  add("narrow_int32_u16_k10", [=](auto& s) { narrow_step<int32_t>(s, target, 512, 10); })
+      ->Arg(256)
+      ->Arg(8192);
+  add("narrow_int32_u16_k22", [=](auto& s) { narrow_step<int32_t>(s, target, 512, 22); })
+      ->Arg(256)
+      ->Arg(8192);
   add("narrow_int32_u8_k6", [=](auto& s) { narrow_step<int32_t>(s, target, 64, 6); })->Arg(8192);
   for (const bool paged : {true, false}) {
     const std::string slots = paged ? "_pages" : "_random";

@@ -37,6 +37,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int64_t kBlockElements = 1024;
 constexpr int kMostColumns = 256;              // longer rows are left to the plain code
 constexpr int64_t kSlack = 2 * HWY_MAX_BYTES;  // behind a block: read by whole vectors, never used
+constexpr int64_t kRowsAhead = 100;  // the lane's lines are asked for so much before they are written
 
 // The largest element of a stream, as unsigned. Halves of 64-bit elements are kept apart, since not every
 // machine compares 64 bits.
@@ -187,22 +188,36 @@ HWY_INLINE bool short_rows_repeat(const Turns<Id>& turns, const Id* rows, size_t
   return !hn::AllFalse(d, hn::Eq(least, hn::Zero(d)));
 }
 
-// Copies n bytes by at most two moves where n is small.
+// Copies n bytes; few by moves that may overlap, since a call costs more.
 HWY_INLINE void copy_short(std::byte* to, const std::byte* from, size_t n) {
-  const auto copy_two = [&](auto word) HWY_ATTR {
-    decltype(word) last;
-    std::memcpy(&word, from, sizeof word);
-    std::memcpy(&last, from + n - sizeof word, sizeof word);
-    std::memcpy(to, &word, sizeof word);
-    std::memcpy(to + n - sizeof word, &last, sizeof word);
-  };
   struct Word16 {
     uint64_t halves[2];
   };
-  if (n >= 16 && n <= 32) return copy_two(Word16());
-  if (n >= 8 && n <= 16) return copy_two(uint64_t());
-  if (n >= 4 && n <= 8) return copy_two(uint32_t());
-  std::memcpy(to, from, n);
+  struct Word32 {
+    Word16 halves[2];
+  };
+  const auto copy_two = [&](auto first) HWY_ATTR {
+    decltype(first) last;
+    std::memcpy(&first, from, sizeof first);
+    std::memcpy(&last, from + n - sizeof last, sizeof last);
+    std::memcpy(to, &first, sizeof first);
+    std::memcpy(to + n - sizeof last, &last, sizeof last);
+  };
+  if (n > 64) {
+    std::memcpy(to, from, n);
+  } else if (n >= 32) {
+    copy_two(Word32());
+  } else if (n >= 16) {
+    copy_two(Word16());
+  } else if (n >= 8) {
+    copy_two(uint64_t());
+  } else if (n >= 4) {
+    copy_two(uint32_t());
+  } else if (n >= 2) {
+    copy_two(uint16_t());
+  } else {
+    *to = *from;
+  }
 }
 
 // Longer rows: each is written several times in a row, so that it can be compared with itself turned by any
@@ -281,17 +296,20 @@ class Narrower {
     const auto* from = reinterpret_cast<const std::byte*>(narrow_);
     if (job_.out_stride == static_cast<int64_t>(bytes)) {
       std::memcpy(out, from, static_cast<size_t>(count) * sizeof(Id));
-    } else if (bytes == 8) {
+      return true;
+    }
+    const auto write_rows = [&](auto copy) HWY_ATTR {
       for (int64_t r = 0; r < num_rows; ++r) {
-#ifdef PW
-        __builtin_prefetch(out + (r + PW) * job_.out_stride, 1);
-#endif
-        std::memcpy(out + r * job_.out_stride, from + r * 8, 8);
+        std::byte* ahead = out + (r + kRowsAhead) * job_.out_stride;
+        __builtin_prefetch(ahead, 1);
+        __builtin_prefetch(ahead + bytes - 1, 1);
+        copy(out + r * job_.out_stride, from + r * static_cast<int64_t>(bytes));
       }
+    };
+    if (bytes == 8) {
+      write_rows([](std::byte* to, const std::byte* ids) { std::memcpy(to, ids, 8); });
     } else {
-      for (int64_t r = 0; r < num_rows; ++r) {
-        copy_short(out + r * job_.out_stride, from + r * static_cast<int64_t>(bytes), bytes);
-      }
+      write_rows([bytes](std::byte* to, const std::byte* ids) HWY_ATTR { copy_short(to, ids, bytes); });
     }
     return true;
   }
