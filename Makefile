@@ -76,8 +76,8 @@ nightly: build  ## the random tests with ten times the operations
 	@$(CTEST) release
 	@$(BIN)/python -m pytest
 
-bench: configure  ## benchmarks against what engines do today
-	@$(CONFIGURE) release -DMOETAPE_BUILD_BENCH=ON
+bench: setup  ## benchmarks against what engines do today
+	@$(CONFIGURE) release -DMOETAPE_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(BIN)/python -DMOETAPE_BUILD_BENCH=ON
 	@$(COMPILE) release
 	@for program in $$(find $(BUILD) -name 'moetape_*_bench' -type f | sort); do $(BENCH_ENV) "$$program"; done
 	@$(BIN)/python bench/peers.py

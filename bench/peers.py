@@ -19,7 +19,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000"
+TUNABLES = (
+    "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000"
+)
 if "--plain-malloc" not in sys.argv and os.environ.get("GLIBC_TUNABLES") != TUNABLES:
     os.environ["GLIBC_TUNABLES"] = TUNABLES
     os.execv(sys.executable, [sys.executable, *sys.argv])
@@ -142,7 +144,9 @@ class Engines:
             self.recorder.capture(layer, layer_ids)
 
 
-def place_contests(engines: Engines, rows: int, slots_of: Callable, targets: tuple, rounds: int) -> list[Contest]:
+def place_contests(
+    engines: Engines, rows: int, slots_of: Callable, targets: tuple, rounds: int
+) -> list[Contest]:
     rng = engines.rng
     slots = [slots_of(rng, rows) for _ in range(8)]
     indexes = [torch.from_numpy(s) for s in slots]
@@ -272,10 +276,13 @@ def gather_contests(engines: Engines, rows: int, rounds: int) -> list[Contest]:
     assert ours_text(0) == vllm_text(0)
     moe_columns = np.load(io.BytesIO(base64.b64decode(ours_moe_text(0))))
     assert np.array_equal(moe_columns, lightllm_now(0).numpy())
-    assert np.array_equal(np.frombuffer(base64.b64decode(sglang_text(0)), np.int32), sglang(0).numpy().reshape(-1))
+    assert np.array_equal(
+        np.frombuffer(base64.b64decode(sglang_text(0)), np.int32), sglang(0).numpy().reshape(-1)
+    )
 
     work = f"gather and text of {rows:,} rows"
-    return contests + [
+    return [
+        *contests,
         Contest(work, "SGLang, tobytes + pybase64", 9, ours_text, sglang_text, rounds),
         Contest(work, "vLLM, npy + base64", 6.5, ours_text, vllm_text, rounds),
         Contest(work, "LightLLM today, pickle + base64", 12, ours_moe_text, lightllm_text, rounds),
@@ -303,7 +310,8 @@ def main() -> None:
     )
     print(f"malloc: {'as it is' if args.plain_malloc else TUNABLES}")
     print(f"torch {torch.__version__}, NumPy {np.__version__}; one thread; median ratio [quartiles]")
-    print(f"{'work':32} {'peer':34} {'peer us':>10} {'ours us':>10} {'ratio':>7} {'quartiles':>15} {'at least':>8}")
+    names = ("work", "peer", "peer us", "ours us", "ratio", "quartiles", "at least")
+    print("{:32} {:34} {:>10} {:>10} {:>7} {:>15} {:>8}".format(*names))
     results = []
     for contest in contests:
         r = measure(contest)

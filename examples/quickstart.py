@@ -30,7 +30,7 @@ text = mt.encode(request, "sglang")  # or "vllm", "lightllm"
 received = mt.decode(text, "sglang", spec=spec, version=7).with_tokens([11, 12, 13, 14, 15, 16])
 assert received == request
 
-row_ids = np.array([(1 << 32) | position for position in range(6)] + [0, 0])  # cut like the tokens, then padded
+row_ids = np.append(mt.replay.row_ids(0, np.arange(6)), [0, 0])  # cut like the tokens, then padded
 plan = mt.replay.Plan.from_row_ids(row_ids, layers=[3, 4])  # the layers of this pipeline stage
 ids, uses = plan.apply([received], dtype="int64")
 print(ids.shape, uses)  # [layers, rows, k]; 1 = replayed, 0 = padding

@@ -67,7 +67,7 @@ TEST(Extend, RowsAreTokensFed) {
 }
 
 // case B11: prefill gives rows 0..3, decode gives rows 4..5 and knows nothing of the others.
-TEST(Extend, PrefillAndDecodeOnDifferentMachines) {
+TEST(Extend, PrefillAndDecodeOnDifferentMachines) {  // case J03
   Table decode = read_back(rows_at(0, 6));
   for (int64_t position = 0; position < 4; ++position) {
     decode.rows[static_cast<size_t>(position)] = missing_row(Reason::kUnwritten);

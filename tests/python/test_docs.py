@@ -31,3 +31,13 @@ def test_links_between_documents_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_table_of_cases_is_what_the_tests_say() -> None:
+    run = subprocess.run(
+        [sys.executable, ROOT / "tools" / "list_cases.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
