@@ -1,5 +1,4 @@
-// Routes: the experts of a run of tokens, at every MoE layer. The one value that everything after the store
-// speaks.
+// Routes: the experts of a run of tokens, at every MoE layer. What everything after the store speaks.
 //
 // Immutable; a view with a shared owner, so copies and slices cost nothing and may be used on any thread.
 // Row t holds the experts used when token t was fed: rows = tokens fed, and the last sampled token has none.

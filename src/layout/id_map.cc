@@ -37,7 +37,8 @@ Result<IdMap> IdMap::interleaved_shared(int32_t num_experts, int32_t num_ranks, 
   const int32_t routed_per_rank = num_experts / num_ranks;
   std::vector<int32_t> to_logical(static_cast<size_t>(num_physical), static_cast<int32_t>(kNoExpert));
   for (int32_t expert = 0; expert < num_experts; ++expert) {
-    to_logical[static_cast<size_t>(expert + expert / routed_per_rank * shared_per_rank)] = expert;
+    const int32_t physical = expert + expert / routed_per_rank * shared_per_rank;
+    to_logical[static_cast<size_t>(physical)] = expert;
   }
   return IdMap(std::move(to_logical));
 }

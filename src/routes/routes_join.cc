@@ -99,6 +99,7 @@ class Join {
 
   static std::vector<int> list_at(const RouteSpec& spec, const std::byte* ids) {
     std::vector<int> list;
+    list.reserve(static_cast<size_t>(spec.top_k()));
     for (int32_t k = 0; k < spec.top_k(); ++k) {
       list.push_back(spec.id_bytes() == 1 ? id_at<uint8_t>(ids, k) : id_at<uint16_t>(ids, k));
     }

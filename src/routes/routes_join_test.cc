@@ -89,8 +89,7 @@ TEST(Extend, WidthIsStableAcrossChunks) {
   EXPECT_EQ(read_back(must(first.extend(second))), table_of(0, {valid_row(3), valid_row(296)}));
 }
 
-// case B05: rows 0..4 under version 1; after a retract rows 0..5 are fed again under version 2, then one
-// more.
+// case B05: rows 0..4 under version 1; after a retract they are fed again, and two more, under version 2.
 TEST(Extend, RowsKeepTheVersionThatSampledThem) {
   const Routes before = rows_at(0, 5, 1);
   const Routes after = rows_at(0, 7, 2);

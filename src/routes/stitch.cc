@@ -49,7 +49,7 @@ class Matcher {
             "extend the right one by it first",
             index, start, *parent, i);
       }
-      if (!parent || matched_[i] > matched_[*parent]) parent = i;
+      if (!parent) parent = i;
     }
     if (!parent) {
       return fail(ErrorCode::kInvalidArgument,
@@ -64,8 +64,7 @@ class Matcher {
   std::vector<int64_t> matched_;
 };
 
-// Which capture every row comes from. Later choices cover earlier ones, but no missing row covers a valid
-// one.
+// Which capture every row comes from. A later choice covers earlier ones, but a missing row no valid one.
 class Choice {
  public:
   Choice(std::span<const Capture> captures, std::span<const int64_t> matched, int64_t num_rows)

@@ -189,6 +189,15 @@ TEST(Stitch, RefusesCapturesItCannotPlace) {
             (std::vector<int>{0, 0, 0}));
 }
 
+TEST(Stitch, PromisesDistinctIdsOnlyIfAllCapturesDo) {
+  RouteSpecFields fields = id_spec().fields();
+  fields.distinct = false;
+  const Capture first = capture_of(0, 0, {1, 2}, 1);
+  const Routes more = build(must(RouteSpec::create(fields)), {.start = 2, .rows = {row_of(1, 2, 3)}});
+  EXPECT_TRUE(must(stitch(Tokens{1, 2, 3}, std::vector{first})).spec().distinct());
+  EXPECT_FALSE(must(stitch(Tokens{1, 2, 3}, std::vector{first, {more, 3}})).spec().distinct());
+}
+
 // The definition, taken word by word. All full token lists that a capture may have, by every way to continue.
 class Reference {
  public:
