@@ -17,3 +17,13 @@ add_subdirectory(python/bindings)
 
 get_property(targets DIRECTORY "${PROJECT_SOURCE_DIR}/python/bindings" PROPERTY BUILDSYSTEM_TARGETS)
 add_custom_target(moetape_python DEPENDS ${targets})
+
+# Templates of the standard library are visible whatever the compiler is told; the linker can hide them.
+set(version_script "${PROJECT_BINARY_DIR}/extension.map")
+file(WRITE "${version_script}" "{ global: PyInit_*; local: *; };\n")
+foreach(target IN LISTS targets)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "MODULE_LIBRARY")
+    target_link_options(${target} PRIVATE "LINKER:--version-script=${version_script}")
+  endif()
+endforeach()

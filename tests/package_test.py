@@ -31,14 +31,14 @@ def test_installed_library_is_found_and_runs(tmp_path):
 
 def test_wheel_works_without_torch_and_cuda(tmp_path):
     wheels, environment = tmp_path / "wheels", tmp_path / "venv"
-    # A build folder as deep as the other one shares ccache's results with it.
+    # A build folder as deep as the other one, and the same compiler by the same name, share ccache's results.
     werror = "ON" if "CI" in os.environ else "OFF"
     settings = [
         f"--config-settings=build-dir={ROOT}/build/wheel",
         f"--config-settings=cmake.define.MOETAPE_WERROR={werror}",
     ]
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    run(*pip, *settings, "-w", wheels, ROOT)
+    run(*pip, *settings, "-w", wheels, ROOT, env=os.environ | {"CC": "cc", "CXX": "c++"})
     (wheel,) = wheels.glob("moetape-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert len([name for name in names if name.endswith(".so")]) == 1, names
@@ -55,11 +55,10 @@ def test_wheel_works_without_torch_and_cuda(tmp_path):
     assert run(python, script, env=clean, cwd=tmp_path).splitlines()[-1] == "consumer: ok"
 
 
-def test_extension_shows_nothing_of_ours_but_its_entry():
+def test_extension_shows_nothing_but_its_entry():
     extensions = list((ROOT / "python/moetape").glob("*.so"))
     assert extensions, "python/moetape has no extension; run make python"
     for extension in extensions:
         symbols = run("nm", "--dynamic", "--defined-only", "--extern-only", extension).splitlines()
         names = {line.split()[-1] for line in symbols}
-        # The type information of nanobind's exceptions is meant to be shared.
-        assert {name for name in names if not name.startswith("PyInit_") and "nanobind" not in name} == set()
+        assert {name for name in names if not name.startswith("PyInit_")} == set()
