@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -69,6 +70,46 @@ TEST(Copy, MovesEveryByteAndNoOther) {
           ASSERT_EQ(back, expected_back) << size << " bytes out";
         }
       }
+    }
+  });
+}
+
+// Bytes that end where no memory may be touched any more.
+class Guarded {
+ public:
+  explicit Guarded(size_t bytes) : bytes_(bytes) {
+    mapping_ = mmap(nullptr, kMapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(static_cast<std::byte*>(mapping_) + kReadable, kMapped - kReadable, PROT_NONE);
+  }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  ~Guarded() { munmap(mapping_, kMapped); }
+
+  std::byte* data() { return static_cast<std::byte*>(mapping_) + kReadable - bytes_; }
+
+ private:
+  static constexpr size_t kReadable = size_t{16} << 12;
+  static constexpr size_t kMapped = size_t{17} << 12;
+  size_t bytes_;
+  void* mapping_;
+};
+
+TEST(Copy, TouchesNothingBehindTheEnd) {
+  on_every_target([&] {
+    for (const size_t size : interesting_sizes()) {
+      Guarded source(size);
+      Guarded target(size);
+      Shared shared(size);
+      std::fill_n(source.data(), size, std::byte{9});
+      copy_in(shared.data(), source.data(), size);
+      copy_out(target.data(), shared.data(), size);
+      ASSERT_TRUE(
+          std::all_of(target.data(), target.data() + size, [](std::byte b) { return b == std::byte{9}; }));
+      if (size % 16 != 0) continue;
+      Guarded shared_end(size);
+      copy_in(shared_end.data(), source.data(), size);
+      copy_out(target.data(), shared_end.data(), size);
+      ASSERT_EQ(std::memcmp(target.data(), source.data(), size), 0);
     }
   });
 }
