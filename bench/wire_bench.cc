@@ -2,6 +2,7 @@
 // which 58 route to 8 of 256; Qwen3's has no dense layer. Results are checked before they are timed.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,7 @@
 
 #include "moetape/buffer.h"
 #include "moetape/replay.h"
+#include "moetape/store.h"
 #include "moetape/wire.h"
 #include "simd/base64.h"
 
@@ -19,6 +21,7 @@ namespace moetape::inline v0 {
 namespace {
 
 constexpr int64_t kNumRows = 32'768;
+constexpr int64_t kPage = 64;
 
 void require(bool right, const char* what) {
   if (right) return;
@@ -63,6 +66,25 @@ void encode_routes(benchmark::State& state, Dialect dialect, const RouteSpec& sp
     benchmark::DoNotOptimize(encode_into(source, dialect, text));
     benchmark::ClobberMemory();
   }
+  count_bytes(state, routes);
+}
+
+// The road of a finished request: its rows out of a store in pages, gathered and encoded in one pass.
+void encode_store(benchmark::State& state, Dialect dialect, const RouteSpec& spec) {
+  const Routes routes = make_routes(spec);
+  const auto store = *Store::create(spec, {.num_slots = 4 * kNumRows, .populate = true});
+  std::vector<int32_t> pages(kNumRows / kPage);
+  std::iota(pages.begin(), pages.end(), 0);
+  std::ranges::shuffle(pages, std::mt19937_64(2));
+  const Slots slots = Slots::blocks(pages, kPage, kNumRows);
+  require(store->write(slots, routes, {.version = 1}).has_value(), "write");
+  std::string text(*encoded_size(spec, kNumRows, dialect), '\0');
+  for (auto _ : state) {
+    const auto rows = *store->rows(slots);
+    benchmark::DoNotOptimize(encode_into(*rows, dialect, text));
+    benchmark::ClobberMemory();
+  }
+  require(std::ranges::equal(decode(text, dialect, spec)->ids(), routes.ids()), "decode");
   count_bytes(state, routes);
 }
 
@@ -127,6 +149,10 @@ BENCHMARK_CAPTURE(encode_routes, vllm, Dialect::kVllm, deepseek());
 BENCHMARK_CAPTURE(encode_routes, vllm_no_dense_layer, Dialect::kVllm, make_spec(0, 58, 256));
 BENCHMARK_CAPTURE(encode_routes, vllm_512_experts, Dialect::kVllm, make_spec(3, 61, 512));
 BENCHMARK_CAPTURE(encode_routes, lightllm, Dialect::kLightllm, deepseek());
+BENCHMARK_CAPTURE(encode_store, sglang, Dialect::kSglang, deepseek());
+BENCHMARK_CAPTURE(encode_store, vllm, Dialect::kVllm, deepseek());
+BENCHMARK_CAPTURE(encode_store, vllm_no_dense_layer, Dialect::kVllm, make_spec(0, 58, 256));
+BENCHMARK_CAPTURE(encode_store, lightllm, Dialect::kLightllm, deepseek());
 BENCHMARK_CAPTURE(decode_text, sglang, Dialect::kSglang, deepseek());
 BENCHMARK_CAPTURE(decode_text, vllm, Dialect::kVllm, deepseek());
 BENCHMARK_CAPTURE(decode_text, lightllm, Dialect::kLightllm, deepseek());

@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "every wire form is li
 
 // Bytes of a block of rows in the form: with its text and the rows it came from, the block stays in the L2
 // cache, and most of it in the L1 cache.
-constexpr int64_t kBlockBytes = 24 << 10;
+constexpr int64_t kBlockBytes = 16 << 10;
 // Room before a block for the 0 .. 2 bytes that the block before left over; keeps the rows aligned.
 constexpr int64_t kLeadRoom = 64;
 

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,18 +31,44 @@ struct Fields {
   std::optional<std::string_view> data;  // of the caller's text
 };
 
-// Walks the document once. simdjson needs bytes behind the text, so it reads a copy.
+// A part of a text: [begin, end).
+struct Part {
+  size_t begin = 0;
+  size_t end = 0;
+  size_t size() const { return end - begin; }
+};
+
+// What stands in the longest string, if it is long, of a document of few strings and no escaped quotes. In
+// any other, it may stand between two strings: without it these touch, which is no JSON.
+Part long_string(std::string_view text) {
+  constexpr int kNumStrings = 5;     // three keys, dtype, data
+  constexpr size_t kLong = 1 << 10;  // longer than all of them but data, however they are escaped
+  Part longest;
+  size_t open = text.find('"');
+  for (int i = 0; i < kNumStrings && open != std::string_view::npos; ++i) {
+    const Part string{open + 1, std::min(text.find('"', open + 1), text.size())};
+    if (string.size() > longest.size()) longest = string;
+    open = text.find('"', string.end + 1);
+  }
+  return longest.size() < kLong ? Part() : longest;
+}
+
+// Walks the document once, without its long string: that is the data, many megabytes that simdjson would
+// index for nothing.
 class Reader {
  public:
-  explicit Reader(std::string_view text) : text_(text) {}
+  explicit Reader(std::string_view text) : text_(text), cut_(long_string(text)) {}
 
   Result<Fields> read() {
-    const int64_t padded_bytes = static_cast<int64_t>(text_.size() + simdjson::SIMDJSON_PADDING);
+    const size_t short_size = text_.size() - cut_.size();
+    const int64_t padded_bytes = static_cast<int64_t>(short_size + simdjson::SIMDJSON_PADDING);
     MOETAPE_ASSIGN(padded_, Buffer::allocate(padded_bytes));
-    std::memcpy(padded_.mutable_data(), text_.data(), text_.size());
-    std::memset(padded_.mutable_data() + text_.size(), 0, simdjson::SIMDJSON_PADDING);
+    char* to = reinterpret_cast<char*>(padded_.mutable_data());
+    to = std::ranges::copy(text_.substr(0, cut_.begin), to).out;
+    to = std::ranges::copy(text_.substr(cut_.end), to).out;
+    std::fill_n(to, simdjson::SIMDJSON_PADDING, '\0');
     const simdjson::error_code error =
-        parser_.iterate(begin(), text_.size(), static_cast<size_t>(padded_bytes)).get(document_);
+        parser_.iterate(begin(), short_size, static_cast<size_t>(padded_bytes)).get(document_);
     if (error != simdjson::SUCCESS) {
       return fail(ErrorCode::kCorruptData, "{}: {}", kName, simdjson::error_message(error));
     }
@@ -70,8 +96,8 @@ class Reader {
     if (key == "shape" && !fields_.shape) return read_shape(value);
     if (key == "dtype" && !fields_.type) return read_type(value);
     if (key == "data" && !fields_.data) return read_data(value);
-    return fail(ErrorCode::kCorruptData, "{}: expected the keys shape, dtype and data, once each, got \"{}\"",
-                kName, key);
+    return fail(ErrorCode::kCorruptData, "{}: expected the keys shape, dtype and data, once each, got {:?}",
+                kName, key.substr(0, kMostShown));
   }
 
   Status read_shape(json::value& value) {
@@ -99,7 +125,8 @@ class Reader {
       if (name == int_type_name(type)) fields_.type = type;
     }
     if (fields_.type) return {};
-    return fail(ErrorCode::kWrongType, "{}: dtype: expected uint8, int16 or int8, got \"{}\"", kName, name);
+    return fail(ErrorCode::kWrongType, "{}: dtype: expected uint8, int16 or int8, got {:?}", kName,
+                name.substr(0, kMostShown));
   }
 
   // Base64 needs no escapes, so the string is used where it stands.
@@ -108,8 +135,9 @@ class Reader {
     MOETAPE_TRY(check(value.type().get(type)));
     const std::string_view token = value.raw_json_token();
     if (type != json::json_type::string) return unexpected("a string", token.data());
-    const size_t end = token.rfind('"');
-    fields_.data = text_.substr(position_of(token.data()) + 1, end - 1);
+    const size_t open = position_of(token.data());
+    const size_t close = position_of(token.data() + token.rfind('"'));
+    fields_.data = text_.substr(open + 1, close - open - 1);
     return {};
   }
 
@@ -117,14 +145,18 @@ class Reader {
     if (error == simdjson::SUCCESS) return {};
     const char* at = nullptr;
     const bool ends_early = error == simdjson::INCOMPLETE_ARRAY_OR_OBJECT;
-    if (ends_early || document_.current_location().get(at) != simdjson::SUCCESS) at = end();
-    return fail(ErrorCode::kCorruptData, "{}: character {}: {} Got {}", kName, position_of(at),
-                simdjson::error_message(error), shown_at(text_, position_of(at)));
+    const bool has_place = !ends_early && document_.current_location().get(at) == simdjson::SUCCESS;
+    const size_t position = has_place ? position_of(at) : text_.size();
+    return fail(ErrorCode::kCorruptData, "{}: character {}: {} Got {}", kName, position,
+                simdjson::error_message(error), shown_at(text_, position));
   }
 
   const char* begin() const { return reinterpret_cast<const char*>(padded_.data()); }
-  const char* end() const { return begin() + text_.size(); }
-  size_t position_of(const char* at) const { return static_cast<size_t>(at - begin()); }
+  // In the text that the caller gave.
+  size_t position_of(const char* at) const {
+    const auto position = static_cast<size_t>(at - begin());
+    return position < cut_.begin ? position : position + cut_.size();
+  }
   Failure unexpected(std::string_view expected, const char* at) const {
     return fail(ErrorCode::kCorruptData, "{}: character {}: expected {}, got {}", kName, position_of(at),
                 expected, shown_at(text_, position_of(at)));
@@ -134,6 +166,7 @@ class Reader {
   }
 
   std::string_view text_;
+  Part cut_;
   Buffer padded_;
   json::parser parser_;
   json::document document_;

@@ -54,15 +54,16 @@ class DictParser {
     if (key == "fortran_order" && !std::exchange(has_order_, true)) return order();
     if (key == "shape" && !std::exchange(has_shape_, true)) return shape();
     return fail(ErrorCode::kCorruptData,
-                "vllm: npy header: expected descr, fortran_order and shape, once each, got '{}'", key);
+                "vllm: npy header: expected descr, fortran_order and shape, once each, got {:?}",
+                key.substr(0, kMostShown));
   }
 
   Status descr() {
     MOETAPE_ASSIGN(const std::string_view text, quoted());
     const auto known = std::ranges::find(kDescrs, text, &Descr::text);
     if (known == kDescrs.end()) {
-      return fail(ErrorCode::kWrongType, "vllm: npy header: descr: expected |u1, <u2, <i2 or <i4, got '{}'",
-                  text);
+      return fail(ErrorCode::kWrongType, "vllm: npy header: descr: expected |u1, <u2, <i2 or <i4, got {:?}",
+                  text.substr(0, kMostShown));
     }
     dict_.type = known->type;
     return {};

@@ -7,6 +7,9 @@
 
 namespace moetape::inline v0::wire {
 
+// The most that a message shows of a string from outside.
+inline constexpr size_t kMostShown = 64;
+
 // "'x'", "byte 0xff" or "the end of the text".
 std::string shown_at(std::string_view text, size_t position);
 

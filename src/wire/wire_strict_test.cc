@@ -251,7 +251,7 @@ TEST(WireNpy, TakesTheWidthsThatVllmEverSent) {
   for (const std::string_view descr : {"|i1", "<i8", ">i2", "<f4", "|u1 ", "u1", ""}) {
     expect_refusal(refusal(npy_text(npy_dict(descr, "(1, 2, 2)"), "1234"), Dialect::kVllm, plain_spec()),
                    ErrorCode::kWrongType,
-                   fmt::format("descr: expected |u1, <u2, <i2 or <i4, got '{}'", descr));
+                   fmt::format("descr: expected |u1, <u2, <i2 or <i4, got \"{}\"", descr));
   }
 }
 
@@ -285,8 +285,8 @@ TEST(WireNpy, RefusesOtherFiles) {
            {"{}\n", "expected a 'descr', got none"},
            {"{'descr': '|u1', 'fortran_order': False}\n", "expected a 'shape', got none"},
            {"{'descr': '|u1', 'shape': (1, 2, 2)}\n", "expected a 'fortran_order', got none"},
-           {"{'descr': '|u1', 'descr': '|u1'}\n", "once each, got 'descr'"},
-           {"{'extra': 1}\n", "once each, got 'extra'"},
+           {"{'descr': '|u1', 'descr': '|u1'}\n", "once each, got \"descr\""},
+           {"{'extra': 1}\n", "once each, got \"extra\""},
            {"{'descr: '|u1'}\n", "expected ':', got '|'"},
            {"{'descr\n", "expected the end of the string, got the end of the text"},
            {"{'shape': (1, 2, -2)}\n", "expected a dimension below 2^63, got '-'"},
@@ -306,9 +306,27 @@ TEST(WireJson, TakesAnyOrderSpacesAndTheOlderWidth) {
        {R"({"data":"AAECAw==","dtype":"uint8","shape":[1,2,2]})",
         " {\n\t\"shape\" : [ 1 , 2 , 2 ] , \"data\" : \"AAECAw==\" , \"dtype\" : \"uint8\" } \r\n",
         R"({"shape":[1,2,2],"dtype":"int8","data":"AAECAw=="})",
-        R"({"sh\u0061pe":[1,2,2],"dtype":"int16","data":"AAABAAIAAwA="})"}) {
+        R"({"sh\u0061pe":[1,2,2],"dtype":"int16","data":"AAABAAIAAwA="})",
+        R"({"shape":[1,2,2],"data":"AAECAw==","dtype":"\u0075\u0069\u006e\u0074\u0038"})"}) {
     EXPECT_EQ(decode(text, Dialect::kLightllm, plain_spec()).value(), routes) << text;
   }
+}
+
+TEST(WireJson, PlacesAreThoseOfTheWholeText) {
+  Ids ids;
+  for (int i = 0; i < 1000; ++i) ids.insert(ids.end(), {0, 1, 2, 3});
+  const Routes routes = make_routes(plain_spec(), ids);
+  const std::string good = encode(routes, Dialect::kLightllm).value();
+  std::string text = good;
+  text[text.size() - 500] = '*';
+  expect_refusal(refusal(text, Dialect::kLightllm, plain_spec()), ErrorCode::kCorruptData,
+                 fmt::format("character {}: expected base64, got '*'", text.size() - 500));
+  expect_refusal(refusal(good + "{}", Dialect::kLightllm, plain_spec()), ErrorCode::kCorruptData,
+                 fmt::format("character {}: expected nothing more, got '{{'", good.size()));
+  const std::string data = good.substr(good.find("\"data\""), good.size() - good.find("\"data\"") - 1);
+  EXPECT_EQ(decode("{" + data + R"(,"dtype":"uint8","shape":[1000,2,2]})", Dialect::kLightllm, plain_spec())
+                .value(),
+            routes);
 }
 
 TEST(WireJson, RefusesOtherDocuments) {
@@ -362,6 +380,17 @@ TEST(WireJson, RefusesOtherDocuments) {
                                       "{'shape':[1,2,2]}",
                                       "{\"shape\":[1,2,2],\"dtype\":\"uint8\",\"data\":\"\xff\xfe\"}"}) {
     EXPECT_EQ(error(text).code, ErrorCode::kCorruptData) << text;
+  }
+  // Quotes that an escape hides from the search for the longest string.
+  const std::string much(5000, 'A');
+  for (const std::string& text : {R"({"data\"":")" + much + R"(","dtype":"uint8","shape":[1,2,2]})",
+                                  R"({"data":")" + much + R"(\"","dtype":"uint8","shape":[1,2,2]})",
+                                  R"({"data":"\")" + much + R"(","dtype":"uint8","shape":[1,2,2]})",
+                                  R"({"dtype":"uint8)" + much + R"(","data":"AAECAw==","shape":[1,2,2]})",
+                                  R"({"data":"AAECAw==" )" + much + R"( ,"dtype":"uint8","shape":[1,2,2]})",
+                                  R"({")" + much + R"(":"AAECAw==","dtype":"uint8","shape":[1,2,2]})"}) {
+    EXPECT_THAT(error(text).code, testing::AnyOf(ErrorCode::kCorruptData, ErrorCode::kWrongType)) << text;
+    EXPECT_LT(error(text).message.size(), 300u);
   }
   EXPECT_EQ(error(std::string(100'000, '[')).code, ErrorCode::kCorruptData);
   EXPECT_EQ(error("{\"shape\":" + std::string(100'000, '[')).code, ErrorCode::kCorruptData);
