@@ -103,22 +103,26 @@ auto long_call(int64_t work_bytes, Function&& function) {
   return function();
 }
 
-// Marks something that one thread at a time may use while the GIL is released. The GIL guards the flag.
+// Marks something that one thread at a time may use while the GIL is released; null marks nothing. The GIL
+// guards the flag.
 class Busy {
  public:
-  Busy(bool& flag, std::string_view what) : flag_(flag) {
-    if (flag_) {
-      raise(ErrorCode::kInvalidArgument, "{}: expected one call at a time, got another thread's under way",
-            what);
+  Busy(bool* flag, std::string_view what) : flag_(flag) {
+    if (flag_ == nullptr) return;
+    if (*flag_) {
+      raise(ErrorCode::kInvalidArgument,
+            "{}: expected one call at a time, got a second beside another thread's", what);
     }
-    flag_ = true;
+    *flag_ = true;
   }
-  ~Busy() { flag_ = false; }
+  ~Busy() {
+    if (flag_ != nullptr) *flag_ = false;
+  }
   Busy(const Busy&) = delete;
   Busy& operator=(const Busy&) = delete;
 
  private:
-  bool& flag_;
+  bool* flag_;
 };
 
 }  // namespace moetape::bindings

@@ -169,6 +169,7 @@ void Array::view_sequence(nb::handle sequence) {
           python_type_name(sequence));
   }
   view_buffer(array);
+  read_only_ = true;
 }
 
 bool Array::view_exchange_api(nb::handle object) {

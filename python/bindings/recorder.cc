@@ -51,10 +51,8 @@ struct RecorderHandle {
 
   // A lane that does not exist is the recorder's to refuse.
   Busy use(int lane) {
-    static bool nobody = false;
-    nobody = false;
     const bool exists = lane >= 0 && lane < recorder->num_lanes();
-    return Busy(exists ? busy[static_cast<size_t>(lane)] : nobody, "lane");
+    return Busy(exists ? &busy[static_cast<size_t>(lane)] : nullptr, "lane");
   }
 };
 
@@ -134,22 +132,22 @@ struct VersionsArg : Arg {
   static constexpr auto kStubName = nb::detail::const_name("int | numpy.typing.ArrayLike");
 };
 
-// What no version can be reaches the recorder as a value that it refuses, so that the step is closed.
+// What 32 bits cannot hold reaches the recorder as a value that it refuses, so that the step is closed.
 class Versions {
  public:
   explicit Versions(VersionsArg arg) {
     if (PyLong_Check(arg.object.ptr())) {
-      scalar_ = checked(IntArg{{arg.object}}.get("version"));
+      scalar_ = narrow(IntArg{{arg.object}}.get("version"));
       return;
     }
     const Array array(arg.object, "version");
     if (array.num_dims() == 0) {
-      scalar_ = checked(array.element(0));
+      scalar_ = narrow(array.element(0));
       return;
     }
     array.require_dims(1, "an int, or one per token");
     per_token_.emplace();
-    for (int64_t i = 0; i < array.shape(0); ++i) per_token_->push_back(checked(array.element(i)));
+    for (int64_t i = 0; i < array.shape(0); ++i) per_token_->push_back(narrow(array.element(i)));
   }
 
   void apply(CommitOptions& options, int64_t num_tokens) const {
@@ -159,14 +157,19 @@ class Versions {
     options.versions = *per_token_;
   }
 
+  // The first that does not fit, which the recorder could not name.
+  const std::optional<int64_t>& too_wide() const { return too_wide_; }
+
  private:
-  static uint32_t checked(int64_t version) {
-    constexpr int64_t kLargest = std::numeric_limits<uint32_t>::max();
-    return static_cast<uint32_t>(version < 0 ? kLargest : std::min(version, kLargest));
+  uint32_t narrow(int64_t version) {
+    if (std::in_range<uint32_t>(version)) return static_cast<uint32_t>(version);
+    if (!too_wide_) too_wide_ = version;
+    return std::numeric_limits<uint32_t>::max();
   }
 
   uint32_t scalar_ = 0;
   std::optional<std::vector<uint32_t>> per_token_;
+  std::optional<int64_t> too_wide_;
 };
 
 struct OptionalLayoutArg : Arg {
@@ -185,7 +188,12 @@ Ticket commit(RecorderHandle& self, SlotsArg slots_arg, OptionalLayoutArg layout
   versions.apply(options, slots.slots().size());
   const Busy busy = self.use(options.lane);
   const int64_t work = slots.slots().size() * self.recorder->spec().row_bytes();
-  return unwrap(long_call(work, [&] { return self.recorder->commit(slots.slots(), layout, options); }));
+  Result<Ticket> ticket =
+      long_call(work, [&] { return self.recorder->commit(slots.slots(), layout, options); });
+  if (!ticket && ticket.error().code == ErrorCode::kStepOrder && versions.too_wide()) {
+    raise(ErrorCode::kStepOrder, "version: expected 0 to {}, got {}", kMaxVersion, *versions.too_wide());
+  }
+  return unwrap(std::move(ticket));
 }
 
 nb::dict counters(const RecorderHandle& self) {

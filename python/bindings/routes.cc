@@ -133,12 +133,11 @@ void require_state(bool fits, const char* what) {
 }
 
 void add_versions(RoutesBuilder& builder, std::span<const uint8_t> reason_bytes, int64_t start,
-                  nb::handle runs) {
+                  nb::handle object) {
+  std::vector<std::tuple<int64_t, int64_t, int64_t>> runs;
+  require_state(nb::try_cast(object, runs), "expected version runs of three integers");
   int64_t next = 0;
-  for (nb::handle item : nb::iter(runs)) {
-    std::tuple<int64_t, int64_t, int64_t> run;
-    require_state(nb::try_cast(item, run), "expected version runs of three integers");
-    const auto [run_start, run_end, version] = run;
+  for (const auto& [run_start, run_end, version] : runs) {
     require_state(run_start >= start && run_end > run_start && version >= 0 && version <= kMaxVersion,
                   "a version run that cannot be");
     const int64_t first = run_start - start;

@@ -4,9 +4,14 @@ namespace moetape::bindings {
 namespace {
 
 std::vector<nb::object> items(nb::handle iterable, const char* name, std::string_view expected) {
-  if (!nb::hasattr(iterable, "__iter__")) raise_wrong_type(name, expected, iterable);
+  const nb::object iterator = nb::steal(PyObject_GetIter(iterable.ptr()));
+  if (!iterator.is_valid()) {
+    PyErr_Clear();
+    raise_wrong_type(name, expected, iterable);
+  }
   std::vector<nb::object> result;
-  for (nb::handle item : nb::iter(iterable)) result.push_back(nb::borrow(item));
+  while (PyObject* item = PyIter_Next(iterator.ptr())) result.push_back(nb::steal(item));
+  if (PyErr_Occurred()) throw nb::python_error();
   return result;
 }
 

@@ -64,7 +64,7 @@ nb::str encode_any(EncodableArg routes, StrArg dialect_arg, OptionalStrArg missi
     return encode_source(source, dialect, options);
   }
   if (RowsHandle* rows = ObjectArg<RowsHandle>{{routes.object}}.get_if()) {
-    const Busy busy(rows->busy, "routes");
+    const Busy busy(&rows->busy, "routes");
     return encode_source(*rows->source, dialect, options);
   }
   raise_wrong_type("routes", "Routes or RowSource", routes.object);

@@ -41,8 +41,8 @@ def spec_from_config(config: object, **fields: Any) -> RouteSpec:
     """The spec that a configuration describes; `fields` replace what it says. See RouteSpec.from_config."""
     settings = _Settings(_text_config(_loaded(config)))
     num_experts = settings.largest(_NUM_EXPERTS)
-    if num_experts is None:
-        raise _no_moe_layers(f"{settings.model} without {', '.join(_NUM_EXPERTS)}")
+    if num_experts is None or num_experts < 2:  # one expert is a dense layer under another name
+        raise _no_moe_layers(f"{settings.model} without 2 or more of {', '.join(_NUM_EXPERTS)}")
     num_layers = settings.num_layers()
     hashed = [layer for layer, kind in enumerate(settings.layer_kinds()) if kind == "hash_moe"]
     derived: dict[str, Any] = {
@@ -110,6 +110,8 @@ class _Settings:
         kind = self._get("model_type") or type(config).__name__
         path = self._get("_name_or_path")
         self.model = f"{kind} {path}" if path else str(kind)
+        # Two sub-layers of attention share one MoE layer; num_hidden_layers counts the former; none is dense.
+        self._is_longcat = str(kind).startswith("longcat")
 
     def _get(self, name: str) -> Any:
         return _read(self._config, name)
@@ -142,12 +144,10 @@ class _Settings:
         if value is None:
             return None
         values = value if isinstance(value, list | tuple) else [value]
-        number = max((_checked_int(name, item) for item in values), default=0)
-        return number if number > 0 else None
+        return max((_checked_int(name, item) for item in values), default=0)
 
     def num_layers(self) -> int:
-        # In LongCat two sub-layers of attention share one MoE layer, and num_hidden_layers counts the former.
-        names = ("num_layers", *_NUM_LAYERS) if self.model.startswith("longcat") else _NUM_LAYERS
+        names = ("num_layers",) if self._is_longcat else _NUM_LAYERS
         name, value = self._first(names)
         if value is None:
             raise UnsupportedError(f"config: expected one of {', '.join(names)}, got {self.model} without")
@@ -177,7 +177,8 @@ class _Settings:
             return [layer for layer in listed if 0 <= layer < num_layers]
         rules = [self._interval_rule(num_layers), self._dense_first_rule(num_layers)]
         known = [rule for rule in rules if rule is not None]
-        if not known and self._get("moe_intermediate_size") and self._get("intermediate_size"):
+        two_widths = self._get("moe_intermediate_size") and self._get("intermediate_size")
+        if not known and two_widths and not self._is_longcat:
             raise UnsupportedError(
                 f"config: expected what tells MoE layers from dense ones, such as first_k_dense_replace or "
                 f"mlp_layer_types, got {self.model} without; name the layers with layers="
