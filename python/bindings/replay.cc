@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <initializer_list>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -36,11 +37,7 @@ ids of the last and first kind are rotating distinct ones. dtype: int16, int32, 
 the ids, by name or as NumPy's or torch's. out: a writable C-order array of that shape and type to write into. Raises SpecMismatchError, and
 OutOfRangeError for a sequence without a source or a layer not recorded. Long calls release the GIL.)";
 
-struct OptionalLayersArg : Arg {
-  static constexpr auto kStubName = nb::detail::const_name("numpy.typing.ArrayLike | None");
-};
-
-Plan from_row_ids(ArrayArg row_ids_arg, OptionalLayersArg layers_arg) {
+Plan from_row_ids(ArrayArg row_ids_arg, OptionalArrayArg layers_arg) {
   const Array array(row_ids_arg.object, "row_ids");
   array.require_dims(1, "one dimension");
   if (array.type() != IntType::kInt64) {
@@ -63,10 +60,11 @@ struct Target {
   std::span<std::byte> bytes;
 };
 
-Target new_target(IntType type, int64_t num_layers, int64_t num_rows, int64_t top_k) {
-  const int64_t bytes = num_layers * num_rows * top_k * int_type_bytes(type);
+Target new_target(IntType type, std::initializer_list<int64_t> shape) {
+  int64_t bytes = int_type_bytes(type);
+  for (const int64_t size : shape) bytes *= size;
   Buffer buffer = unwrap(Buffer::allocate(bytes));
-  return {numpy_view(buffer.data(), type, {num_layers, num_rows, top_k}, buffer.owner(), Access::kWritable),
+  return {numpy_view(buffer.data(), type, shape, buffer.owner(), Access::kWritable),
           {buffer.mutable_data(), static_cast<size_t>(bytes)}};
 }
 
@@ -96,17 +94,17 @@ std::pair<nb::object, nb::object> apply(const Plan& self, RoutesListArg sources_
   std::optional<Array> out;
   Target target;
   if (out_arg.object.is_none()) {
-    target = new_target(type, num_layers, self.num_rows(), spec.top_k());
+    target = new_target(type, {num_layers, self.num_rows(), spec.top_k()});
   } else {
     out.emplace(out_arg.object, "out");
     target = target_in(*out, out_arg.object, type,
                        fmt::format("[{}, {}, {}]", num_layers, self.num_rows(), spec.top_k()));
   }
-  Target uses = new_target(IntType::kUint8, 1, 1, self.num_rows());
+  Target uses = new_target(IntType::kUint8, {self.num_rows()});
   const std::span<RowUse> use_span(reinterpret_cast<RowUse*>(uses.bytes.data()), uses.bytes.size());
   unwrap(long_call(static_cast<int64_t>(target.bytes.size()),
                    [&] { return self.apply(sources, type, target.bytes, use_span); }));
-  return {target.array, uses.array.attr("reshape")(-1)};
+  return {target.array, uses.array};
 }
 
 std::vector<std::tuple<int64_t, int64_t, int64_t>> needs(const Plan& self) {
