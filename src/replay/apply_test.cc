@@ -1,19 +1,13 @@
-#include "moetape/replay.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <algorithm>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <random>
 #include <set>
-#include <string>
-#include <utility>
-#include <vector>
+
+#include "replay/test_plans.h"
 
 namespace moetape::inline v0 {
 namespace {
@@ -21,208 +15,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-using Ids = std::vector<int64_t>;
-
-RouteSpec make_spec(RouteSpecFields fields) {
-  auto spec = RouteSpec::create(std::move(fields));
-  EXPECT_TRUE(spec) << spec.error().message;
-  return *spec;
-}
-
-RouteSpec small_spec() { return make_spec({.layers = {0, 1}, .top_k = 2, .num_experts = 8}); }
-
-// Different ids in every list.
-Ids random_ids(const RouteSpec& spec, int64_t num_rows, std::mt19937_64& random) {
-  Ids ids;
-  for (int64_t list = 0; list < num_rows * spec.num_moe_layers(); ++list) {
-    Ids chosen;
-    while (std::ssize(chosen) < spec.top_k()) {
-      const auto id = static_cast<int64_t>(random() % static_cast<uint64_t>(spec.num_experts()));
-      if (std::ranges::find(chosen, id) == chosen.end()) chosen.push_back(id);
-    }
-    ids.insert(ids.end(), chosen.begin(), chosen.end());
-  }
-  return ids;
-}
-
-Routes make_routes(const RouteSpec& spec, int64_t start, const Ids& ids, std::vector<uint8_t> valid = {}) {
-  const auto num_rows = std::ssize(ids) / (spec.num_moe_layers() * spec.top_k());
-  auto routes = Routes::from_ids(
-      spec, start, {.ids = ids.data(), .type = IntType::kInt64, .num_rows = num_rows, .valid = valid});
-  EXPECT_TRUE(routes) << routes.error().message;
-  return *routes;
-}
-
-Routes random_routes(const RouteSpec& spec, int64_t start, int64_t num_rows, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  return make_routes(spec, start, random_ids(spec, num_rows, random));
-}
-
-// Ids of row `index` of `routes` at one of its columns.
-Ids recorded(const Routes& routes, int64_t index, int64_t column) {
-  Ids ids;
-  const RouteSpec& spec = routes.spec();
-  for (int64_t i = 0; i < spec.top_k(); ++i) {
-    uint16_t id = 0;
-    std::memcpy(&id, routes.row(index).data() + (column * spec.top_k() + i) * spec.id_bytes(),
-                static_cast<size_t>(spec.id_bytes()));
-    ids.push_back(id);
-  }
-  return ids;
-}
-
-Plan make_plan(const Ids& row_ids, std::vector<int32_t> layers = {}) {
-  auto plan = Plan::from_row_ids(row_ids, std::move(layers));
-  EXPECT_TRUE(plan) << plan.error().message;
-  return *plan;
-}
-
-struct Applied {
-  int64_t num_rows;
-  int64_t top_k;
-  Ids ids;  // [layers, rows, k]
-  std::vector<RowUse> uses;
-
-  Ids at(int64_t layer, int64_t row) const {
-    const auto first = ids.begin() + (layer * num_rows + row) * top_k;
-    return {first, first + top_k};
-  }
-};
-
-Applied run(const Plan& plan, const std::vector<Routes>& sources) {
-  const RouteSpec& spec = sources.at(0).spec();
-  const auto num_layers =
-      plan.layers().empty() ? spec.num_moe_layers() : static_cast<int32_t>(plan.layers().size());
-  Applied applied{plan.num_rows(), spec.top_k(), {}, {}};
-  applied.ids.assign(static_cast<size_t>(num_layers * plan.num_rows() * spec.top_k()), -7);
-  applied.uses.resize(static_cast<size_t>(plan.num_rows()));
-  const auto written =
-      plan.apply(sources, IntType::kInt64, std::as_writable_bytes(std::span(applied.ids)), applied.uses);
-  EXPECT_TRUE(written) << written.error().message;
-  EXPECT_EQ(*written, num_layers);
-  return applied;
-}
-
-// Row ids of one sequence, padded behind to `padded` rows as a trainer pads its tokens.
-Ids sequence_ids(int64_t sequence, int64_t length, int64_t padded, int64_t padding = 0) {
-  Ids ids(static_cast<size_t>(padded), padding);
-  for (int64_t i = 0; i < length; ++i) ids[static_cast<size_t>(i)] = row_id(sequence, i);
-  return ids;
-}
-
-// Zig-zag context parallelism: rank r takes chunks r and 2·size-1-r of each sequence.
-Ids zigzag(const std::vector<Ids>& sequences, int64_t size, int64_t rank) {
-  Ids cut;
-  for (const Ids& ids : sequences) {
-    const int64_t chunk = std::ssize(ids) / (2 * size);
-    for (const int64_t part : {rank, 2 * size - 1 - rank}) {
-      cut.insert(cut.end(), ids.begin() + part * chunk, ids.begin() + (part + 1) * chunk);
-    }
-  }
-  return cut;
-}
-
-Ids positions_of(const Plan& plan) {
-  Ids positions;
-  for (const Need& need : plan.needs()) {
-    for (int64_t i = need.start; i < need.end; ++i) positions.push_back(row_id(need.sequence, i));
-  }
-  return positions;
-}
-
-TEST(PlanRowIds, AreSequenceAndPosition) {
-  EXPECT_EQ(row_id(0, 0), int64_t{1} << 32);
-  EXPECT_EQ(row_id(2, 5), (int64_t{3} << 32) + 5);
-}
-
-TEST(PlanRowIds, RefusesWhatIsNeitherPaddingNorARowId) {
-  for (const int64_t bad : {int64_t{1}, int64_t{7}, (int64_t{1} << 32) - 1, int64_t{-2}, -row_id(0, 1)}) {
-    const auto plan = Plan::from_row_ids(Ids{row_id(0, 0), bad});
-    ASSERT_FALSE(plan) << bad;
-    EXPECT_EQ(plan.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(plan.error().message, HasSubstr("row 1"));
-    EXPECT_THAT(plan.error().message, HasSubstr(std::to_string(bad)));
-  }
-}
-
-TEST(PlanRowIds, RefusesAnIdThatStandsTwice) {
-  const Ids ids = {row_id(0, 4), row_id(0, 5), 0, row_id(1, 5), row_id(0, 3), row_id(0, 4)};
-  const auto plan = Plan::from_row_ids(ids);
-  ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(plan.error().message, HasSubstr("position 4 of sequence 0 at rows 5 and 0"));
-}
-
-TEST(PlanRowIds, RefusesBadLayers) {
-  for (const std::vector<int32_t>& layers : {std::vector<int32_t>{3, 1, 3}, std::vector<int32_t>{-1, 2}}) {
-    const auto plan = Plan::from_row_ids(Ids{row_id(0, 0)}, layers);
-    ASSERT_FALSE(plan);
-    EXPECT_EQ(plan.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(plan.error().message, HasSubstr("layers"));
-  }
-}
-
-TEST(PlanRowIds, TheLastPositionAndTheNextSequenceAreNoRun) {
-  const int64_t last = (int64_t{1} << 32) - 1;
-  const Plan plan = make_plan({row_id(0, last), row_id(1, 0)});
-  EXPECT_THAT(plan.needs(), ElementsAre(Need{0, last, last + 1}, Need{1, 0, 1}));
-}
-
-TEST(PlanNeeds, AreTheSmallestSpansInOrder) {
-  const Plan plan = make_plan({row_id(3, 9), 0, row_id(0, 5), row_id(0, 6), -1, row_id(0, 2), row_id(0, 4)});
-  EXPECT_THAT(plan.needs(), ElementsAre(Need{0, 2, 3}, Need{0, 4, 7}, Need{3, 9, 10}));
-  EXPECT_THAT(make_plan({}).needs(), IsEmpty());
-  EXPECT_THAT(make_plan({0, -1, 0}).needs(), IsEmpty());
-}
-
-// case I10
-TEST(PlanNeeds, ZigZagCutsEachSequence) {
-  const std::vector<Ids> one = {sequence_ids(0, 8, 8)};
-  EXPECT_THAT(make_plan(zigzag(one, 2, 0)).needs(), ElementsAre(Need{0, 0, 2}, Need{0, 6, 8}));
-  EXPECT_THAT(make_plan(zigzag(one, 2, 1)).needs(), ElementsAre(Need{0, 2, 6}));
-
-  const std::vector<Ids> two = {sequence_ids(0, 4, 4), sequence_ids(1, 4, 4)};
-  const auto routes = std::vector{random_routes(small_spec(), 0, 4, 1), random_routes(small_spec(), 0, 4, 2)};
-  // Rows of the batch: sequence 0 is 0..3, sequence 1 is 4..7.
-  const auto batch_rows = [&](int64_t rank) {
-    const Applied applied = run(make_plan(zigzag(two, 2, rank)), routes);
-    Ids rows;
-    for (int64_t row = 0; row < applied.num_rows; ++row) {
-      const int64_t first = row < 2 ? 0 : 4;
-      for (int64_t position = 0; position < 4; ++position) {
-        const Routes& source = routes[static_cast<size_t>(first / 4)];
-        if (applied.at(0, row) == recorded(source, position, 0) &&
-            applied.at(1, row) == recorded(source, position, 1))
-          rows.push_back(first + position);
-      }
-    }
-    return rows;
-  };
-  EXPECT_THAT(batch_rows(0), ElementsAre(0, 3, 4, 7));
-  EXPECT_THAT(batch_rows(1), ElementsAre(1, 2, 5, 6));
-}
-
-// case K02
-TEST(PlanNeeds, RanksShareTheRowsWithoutOverlap) {
-  Ids all;
-  for (int64_t sequence = 0; sequence < 10; ++sequence) {
-    const Ids ids = sequence_ids(sequence, 16, 16);
-    all.insert(all.end(), ids.begin(), ids.end());
-  }
-  Ids shares;
-  for (int64_t dp = 0; dp < 2; ++dp) {
-    std::vector<Ids> local;
-    for (int64_t sequence = dp; sequence < 10; sequence += 2) local.push_back(sequence_ids(sequence, 16, 16));
-    for (int64_t cp = 0; cp < 2; ++cp) {
-      const Ids share = positions_of(make_plan(zigzag(local, 2, cp)));
-      EXPECT_EQ(std::ssize(share) * 4, std::ssize(all));
-      shares.insert(shares.end(), share.begin(), share.end());
-    }
-  }
-  std::ranges::sort(shares);
-  EXPECT_EQ(shares, all);
-}
 
 // case I05
 TEST(PlanApply, PadsAsTheBatchIsPadded) {
@@ -453,23 +245,6 @@ TEST(PlanApply, RefusesWhatDoesNotFit) {
   const RouteSpec other = make_spec({.layers = {0, 1}, .top_k = 2, .num_experts = 9});
   EXPECT_EQ(code({row_id(0, 0)}, std::vector{routes[0], random_routes(other, 0, 1, 11)}, uses),
             ErrorCode::kSpecMismatch);
-}
-
-TEST(PlanVerify, PassesOverWhatProvesNothing) {
-  const auto source = random_routes(small_spec(), 10, 3, 12);
-  const auto with_tokens = *source.with_tokens(std::vector<int32_t>{5, 6, 7});
-  const Plan plan = make_plan({0, row_id(0, 9), row_id(0, 10), row_id(0, 12), row_id(0, 13), -1});
-  EXPECT_TRUE(plan.verify(std::vector{source}, std::vector<int32_t>{9, 9, 9, 9, 9, 9}));
-  EXPECT_TRUE(plan.verify(std::vector{with_tokens}, std::vector<int32_t>{9, 9, 5, 7, 9, 9}));
-
-  const auto wrong = plan.verify(std::vector{with_tokens}, std::vector<int32_t>{9, 9, 5, 6, 9, 9});
-  ASSERT_FALSE(wrong);
-  EXPECT_EQ(wrong.error().code, ErrorCode::kConflict);
-  EXPECT_EQ(wrong.error().message,
-            "tokens: row 3 (sequence 0, position 12): expected the recorded token 7, got 6");
-  const auto few = plan.verify(std::vector{with_tokens}, std::vector<int32_t>{9});
-  ASSERT_FALSE(few);
-  EXPECT_EQ(few.error().code, ErrorCode::kWrongShape);
 }
 
 // The plan against a dictionary of rows.
