@@ -10,15 +10,9 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "base/sanitizers.h"
 #include "memory/segment.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define MOETAPE_ADDRESS_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define MOETAPE_ADDRESS_SANITIZER 1
-#endif
-#endif
 #ifdef MOETAPE_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #endif

@@ -8,18 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/test_util.h"
 #include "simd/plain.h"
 #include "simd/target_test.h"
 
 namespace moetape::inline v0::simd {
 namespace {
-
-std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
 
 // Both with memory of the exact size, so that a sanitizer sees a byte too many.
 std::string encode(const std::vector<std::byte>& bytes) {

@@ -11,19 +11,13 @@
 #include <thread>
 #include <vector>
 
+#include "base/test_util.h"
 #include "simd/target_test.h"
 
 namespace moetape::inline v0::simd {
 namespace {
 
 constexpr std::byte kUntouched{0xA5};
-
-std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
 
 // 16-byte aligned, as the shared side must be, at any offset from a cache line.
 class Shared {
