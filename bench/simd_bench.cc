@@ -239,19 +239,6 @@ void widen_ids(benchmark::State& state, int64_t target, IntType type) {
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(out.size()));
 }
 
-void repeats(benchmark::State& state, int64_t target, int id_size) {
-  use_target(target);
-  std::vector<std::byte> ids;
-  for (const int32_t id : router_ids<int32_t>(state.range(0), 256, kTopK)) {
-    ids.push_back(static_cast<std::byte>(id));
-    if (id_size == 2) ids.push_back(std::byte{1});
-  }
-  require(first_repeated_list(ids.data(), id_size, state.range(0), kTopK) == -1, "repeats");
-  for (auto _ : state)
-    benchmark::DoNotOptimize(first_repeated_list(ids.data(), id_size, state.range(0), kTopK));
-  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(ids.size()));
-}
-
 // What a request's result costs: a block from the pool against fresh memory.
 void fresh_result(benchmark::State& state, bool pooled) {
   const int64_t bytes = 32'768 * kRowBytes;
@@ -295,8 +282,6 @@ void register_for(int64_t target) {
   add("base64_decode", [=](auto& s) { decode(s, target); })->Arg(48 << 10)->Arg(16 << 20);
   add("widen_int32", [=](auto& s) { widen_ids(s, target, IntType::kInt32); })->Arg(32 << 10);
   add("widen_int64", [=](auto& s) { widen_ids(s, target, IntType::kInt64); })->Arg(32 << 10);
-  add("first_repeated_u8_k8", [=](auto& s) { repeats(s, target, 1); })->Arg(4096);
-  add("first_repeated_u16_k8", [=](auto& s) { repeats(s, target, 2); })->Arg(4096);
 }
 
 void register_all() {

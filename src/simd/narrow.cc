@@ -19,10 +19,6 @@ namespace moetape::inline v0::simd::HWY_NAMESPACE {
 
 std::optional<NarrowFault> Narrow(const NarrowJob& job) { return plain::narrow(job); }
 
-int64_t FirstRepeatedList(const std::byte* ids, int id_bytes, int64_t num_lists, int top_k) {
-  return plain::first_repeated_list(ids, id_bytes, num_lists, top_k);
-}
-
 int64_t LargestId(const std::byte* ids, int id_bytes, int64_t count) {
   return plain::largest_id(ids, id_bytes, count);
 }
@@ -379,26 +375,6 @@ std::optional<NarrowFault> Narrow(const NarrowJob& job) {
 }
 
 template <class Id>
-int64_t first_repeated(const std::byte* ids, int64_t num_lists, int top_k) {
-  const int64_t lists_at_once = kBlockElements / top_k;
-  HWY_ALIGN Id block[kBlockElements + kSlack];
-  for (int64_t list = 0; list < num_lists; list += lists_at_once) {
-    const int64_t num = HWY_MIN(lists_at_once, num_lists - list);
-    const std::byte* from = ids + list * top_k * int64_t{sizeof(Id)};
-    std::memcpy(block, from, static_cast<size_t>(num * top_k) * sizeof(Id));
-    if (!any_row_repeats(block, num, top_k)) continue;
-    return list + plain::first_repeated_list(from, sizeof(Id), num, top_k);
-  }
-  return -1;
-}
-
-int64_t FirstRepeatedList(const std::byte* ids, int id_bytes, int64_t num_lists, int top_k) {
-  if (top_k > kMostColumns) return plain::first_repeated_list(ids, id_bytes, num_lists, top_k);
-  return id_bytes == 1 ? first_repeated<uint8_t>(ids, num_lists, top_k)
-                       : first_repeated<uint16_t>(ids, num_lists, top_k);
-}
-
-template <class Id>
 int64_t largest(const std::byte* ids, int64_t count) {
   const hn::ScalableTag<Id> d;
   const auto* from = reinterpret_cast<const Id*>(ids);
@@ -423,14 +399,9 @@ HWY_AFTER_NAMESPACE();
 namespace moetape::inline v0::simd {
 
 HWY_EXPORT(Narrow);
-HWY_EXPORT(FirstRepeatedList);
 HWY_EXPORT(LargestId);
 
 std::optional<NarrowFault> narrow(const NarrowJob& job) { return HWY_DYNAMIC_DISPATCH(Narrow)(job); }
-
-int64_t first_repeated_list(const std::byte* ids, int id_bytes, int64_t num_lists, int top_k) {
-  return HWY_DYNAMIC_DISPATCH(FirstRepeatedList)(ids, id_bytes, num_lists, top_k);
-}
 
 int64_t largest_id(const std::byte* ids, int id_bytes, int64_t count) {
   return HWY_DYNAMIC_DISPATCH(LargestId)(ids, id_bytes, count);

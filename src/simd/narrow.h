@@ -1,5 +1,4 @@
-// Narrowing a router's choice to 1 or 2 bytes an id, checked before it is cut, and the check for repeated
-// ids.
+// Narrowing a router's choice to 1 or 2 bytes an id, checked before it is cut.
 //
 // Pure functions over the caller's memory, safe to call from any thread on different outputs. The fastest
 // instructions of the machine are chosen at run time; every choice gives the same bytes and the same faults.
@@ -47,9 +46,6 @@ struct NarrowFault {
 // Narrows all rows. A faulty row gets the faults of all its columns in `faults` and zero bytes in `out`;
 // ids are compared for repetition only in rows that have no other fault. Returns the first offender.
 std::optional<NarrowFault> narrow(const NarrowJob& job);
-
-// The first of num_lists lists of top_k narrow ids (lying close together) that holds an id twice; -1 = none.
-int64_t first_repeated_list(const std::byte* ids, int id_bytes, int64_t num_lists, int top_k);
 
 // The largest of `count` narrow ids; -1 for none.
 int64_t largest_id(const std::byte* ids, int id_bytes, int64_t count);

@@ -234,17 +234,20 @@ void expect_every_repeat_found(int top_k) {
   const int64_t num_lists = 70;
   std::vector<Id> ids(static_cast<size_t>(num_lists * top_k));
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<Id>(200 - i % static_cast<size_t>(top_k));
-  const auto* bytes = reinterpret_cast<const std::byte*>(ids.data());
+  const int num_experts = sizeof(Id) == 1 ? 256 : 65536;
   on_every_target([&] {
-    ASSERT_EQ(first_repeated_list(bytes, sizeof(Id), num_lists, top_k), -1) << top_k;
+    ASSERT_FALSE(run(make_job(ids, top_k, num_experts), narrow).first) << top_k;
     for (const int64_t list : {int64_t{0}, int64_t{13}, num_lists - 1}) {
       for (int first = 0; first < top_k; ++first) {
         for (int second = first + 1; second < top_k; ++second) {
           Id& twin = ids[static_cast<size_t>(list * top_k + second)];
           const Id kept = twin;
           twin = ids[static_cast<size_t>(list * top_k + first)];
-          EXPECT_EQ(first_repeated_list(bytes, sizeof(Id), num_lists, top_k), list)
-              << top_k << ": columns " << first << " and " << second;
+          const auto fault = run(make_job(ids, top_k, num_experts), narrow).first;
+          ASSERT_TRUE(fault) << top_k << ": columns " << first << " and " << second;
+          EXPECT_EQ(fault->row, list) << top_k << ": columns " << first << " and " << second;
+          EXPECT_EQ(fault->value, twin);
+          EXPECT_EQ(fault->fault, kFaultRepeated);
           twin = kept;
         }
       }
@@ -252,22 +255,21 @@ void expect_every_repeat_found(int top_k) {
   });
 }
 
-TEST(FirstRepeatedList, FindsEveryPairOfEqualIds) {
+TEST(Narrow, FindsEveryPairOfEqualIds) {
   for (const int top_k : {2, 3, 4, 5, 6, 8, 10, 16, 22, 40}) {
     expect_every_repeat_found<uint8_t>(top_k);
     expect_every_repeat_found<uint16_t>(top_k);
   }
 }
 
-TEST(FirstRepeatedList, ToldTwoByteIdsLooksAtBothBytes) {
+TEST(Narrow, ComparesBothBytesOfTwoByteIds) {
   const std::vector<uint16_t> ids = {0x0101, 0x0201, 0x0301, 0x0102};
-  on_every_target(
-      [&] { EXPECT_EQ(first_repeated_list(reinterpret_cast<const std::byte*>(ids.data()), 2, 1, 4), -1); });
+  on_every_target([&] { EXPECT_FALSE(run(make_job(ids, 4, 65536), narrow).first); });
 }
 
-TEST(FirstRepeatedList, OneIdAloneNeverRepeats) {
-  const std::vector<std::byte> ids(100);
-  on_every_target([&] { EXPECT_EQ(first_repeated_list(ids.data(), 1, 100, 1), -1); });
+TEST(Narrow, OneIdAloneNeverRepeats) {
+  const std::vector<uint8_t> ids(100);
+  on_every_target([&] { EXPECT_FALSE(run(make_job(ids, 1, 256), narrow).first); });
 }
 
 TEST(LargestId, FindsIt) {

@@ -131,16 +131,6 @@ std::optional<NarrowFault> narrow_part(const NarrowJob& job, int64_t first_row, 
 
 std::optional<NarrowFault> narrow(const NarrowJob& job) { return narrow_part(job, 0, job.ids.num_rows); }
 
-int64_t first_repeated_list(const std::byte* ids, int id_bytes, int64_t num_lists, int top_k) {
-  for (int64_t list = 0; list < num_lists; ++list) {
-    const std::byte* row = ids + list * top_k * id_bytes;
-    const int column =
-        id_bytes == 1 ? repeated_column<uint8_t>(row, top_k) : repeated_column<uint16_t>(row, top_k);
-    if (column >= 0) return list;
-  }
-  return -1;
-}
-
 int64_t largest_id(const std::byte* ids, int id_bytes, int64_t count) {
   return id_bytes == 1 ? largest<uint8_t>(ids, count) : largest<uint16_t>(ids, count);
 }

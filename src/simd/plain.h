@@ -13,7 +13,6 @@ std::optional<NarrowFault> narrow(const NarrowJob& job);
 // Rows [first_row, first_row + num_rows) of the job alone.
 std::optional<NarrowFault> narrow_part(const NarrowJob& job, int64_t first_row, int64_t num_rows);
 
-int64_t first_repeated_list(const std::byte* ids, int id_bytes, int64_t num_lists, int top_k);
 int64_t largest_id(const std::byte* ids, int id_bytes, int64_t count);
 void widen(void* out, IntType type, const std::byte* ids, int id_bytes, int64_t count);
 size_t base64_encode(char* out, const std::byte* in, size_t bytes);
