@@ -151,6 +151,47 @@ def test_forced_ids_of_another_shape_or_type_are_refused(ids: torch.Tensor) -> N
     handle.remove()
 
 
+@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3"])
+def test_experts_of_a_masked_group_get_the_weight_of_their_score(kind: str) -> None:  # case I01
+    model = tiny(kind)
+    (gate, *_) = [router.module for router in models.find_routers(model)]
+    hidden = torch.randn(6, 32)
+    received: list[torch.Tensor] = []
+
+    def other_groups(layer: int, scores: torch.Tensor, values: Any, ids: torch.Tensor) -> torch.Tensor:
+        masked = scores <= 0
+        assert masked.sum(1).tolist() == [4] * 6
+        received.append(masked.nonzero()[:, 1].reshape(6, 4)[:, :2])
+        return received[-1]
+
+    handle = hooks(model)[0].add_forcer(other_groups)
+    logits, weights, ids = gate(hidden)
+    weights.log().sum().backward()
+    handle.remove()
+    assert torch.equal(ids, received[0])
+    scores = torch.softmax(logits, dim=-1) if kind == "deepseek_v2" else logits.sigmoid()
+    expected = scores.gather(1, ids)
+    if kind == "deepseek_v3":
+        expected = expected / (expected.sum(1, keepdim=True) + 1e-20)
+    torch.testing.assert_close(weights, expected * gate.routed_scaling_factor)
+    assert (gate.weight.grad[ids.unique()] != 0).any(1).all()
+
+
+@pytest.mark.parametrize("value", [0.0, -torch.inf])
+def test_experts_whose_score_is_lost_are_refused(value: float) -> None:  # case I01
+    model = toy(toy_moe.MaskingRouter())
+    model.layers[0].mlp.gate.value = value
+    forced = torch.tensor([[0, 1], [2, 6]])
+    handle = hooks(model)[0].add_forcer(lambda *_: forced)
+    with pytest.raises(
+        moetape.UnsupportedError, match=r"layers\.0\.mlp\.gate.*expert 6 in row 1 with (0\.0|-inf)"
+    ):
+        model(torch.randn(2, 6))
+    forced[1, 1] = 3
+    model(torch.randn(2, 6))
+    handle.remove()
+
+
 def test_two_expert_topks_in_one_forward_are_refused() -> None:  # case G15
     model = toy(toy_moe.TwiceRouter())
     _, handles = tap_all(model)
@@ -160,8 +201,9 @@ def test_two_expert_topks_in_one_forward_are_refused() -> None:  # case G15
     model(torch.randn(2, 6))
 
 
-def test_group_topks_are_not_taken_for_the_experts() -> None:  # case G15
-    model = tiny("deepseek_v3")
+@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3"])
+def test_group_topks_are_not_taken_for_the_experts(kind: str) -> None:  # case G15
+    model = tiny(kind)
     received, _ = experts_inputs(model)
     seen, handles = tap_all(model)
     model(input_ids(4, 16))

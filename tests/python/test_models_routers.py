@@ -13,7 +13,7 @@ from moetape import models
 from tiny_models import KINDS, tiny
 from toy_moe import Router, toy
 
-MOE_LAYERS = {"deepseek_v3": [1, 2], "glm4_moe": [1, 2], "qwen3_next": [0, 1, 2, 3]}
+MOE_LAYERS = {"deepseek_v2": [1, 2], "deepseek_v3": [1, 2], "glm4_moe": [1, 2], "qwen3_next": [0, 1, 2, 3]}
 
 
 @pytest.mark.parametrize("kind", KINDS)

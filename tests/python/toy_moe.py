@@ -37,6 +37,18 @@ class TwiceRouter(Router):
         return torch.topk(scores.scatter_add(1, groups, torch.ones_like(scores)), self.top_k, dim=-1)
 
 
+class MaskingRouter(Router):
+    """Chooses among the first half of its experts; the others' scores are lost."""
+
+    value = 0.0
+
+    def forward(self, hidden_states: torch.Tensor) -> Any:
+        scores = torch.softmax(hidden_states @ self.weight.T, dim=-1)
+        keep = torch.ones_like(scores, dtype=torch.bool)
+        keep[:, 4:] = False
+        return torch.topk(torch.where(keep, scores, self.value), self.top_k, dim=-1)
+
+
 class SometimesRouter(Router):
     skip = False
 

@@ -5,6 +5,10 @@ its expert-space top-k: the one call of `topk` over scores [n, num_experts] with
 code goes on from there, so weights are made, scaled and differentiated by the model itself. Replaying a
 router's own choice gives the same bits. When the last handle is removed, the module is as it was.
 
+Group-limited routers choose among scores that are masked outside of some groups. A forced id may stand in
+another group, and some routers (DeepSeek-V2) make weights of the top-k's values: these come from the scores
+that `masked_fill` was given. A score masked in another way would be a weight of 0 and is refused by name.
+
 Ownership: interceptors are kept by weak reference to their module and keep no module alive. A deep copy of a
 module that is being intercepted is not intercepted.
 Threads: attach and detach from any thread; forwards may run in several threads at once and may be nested or
@@ -112,7 +116,7 @@ class Interceptor:
         mode.check()
         return result
 
-    def _top_k(self, scores: torch.Tensor, live: Any) -> Any:
+    def _top_k(self, scores: torch.Tensor, unmasked: torch.Tensor, live: Any) -> Any:
         """The result of the router's top-k after forcers and taps."""
         values, ids = live
         chosen = [
@@ -125,10 +129,27 @@ class Interceptor:
         result = live
         if chosen:
             ids = self._checked(chosen[0], ids)
-            result = torch.return_types.topk((scores.gather(1, ids), ids))
+            values = unmasked.gather(1, ids)
+            self._refuse_masked(unmasked.detach(), values.detach(), ids, live[0].detach())
+            result = torch.return_types.topk((values, ids))
         for tap in self._taps.values():
             tap(self.layer, ids)
         return result
+
+    def _refuse_masked(
+        self, scores: torch.Tensor, values: torch.Tensor, ids: torch.Tensor, live_values: torch.Tensor
+    ) -> None:
+        """Refuse forced ids of masked experts: 0 or -inf, the lowest score, where the live choice has better."""
+        lowest = scores.amin(1, keepdim=True)
+        is_mask = (lowest == 0) | (lowest == -torch.inf)
+        masked = is_mask & (values == lowest) & (live_values != lowest).all(1, keepdim=True)
+        if masked.any():
+            row, column = masked.nonzero()[0].tolist()
+            raise UnsupportedError(
+                f"router {self.name}: expected forced experts that it has a score for, got expert "
+                f"{int(ids[row, column])} in row {row} with {float(values[row, column])}, a masked score that "
+                "would be a weight of 0"
+            )
 
     def _checked(self, forced: torch.Tensor, live_ids: torch.Tensor) -> torch.Tensor:
         if forced.dtype != torch.int64 or forced.shape != live_ids.shape:
@@ -173,11 +194,15 @@ class _TopKMode(TorchFunctionMode):  # type: ignore[misc]
         self._active = active
         self._num_hits = 0
         self._others: list[str] = []
+        self._masked: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if getattr(func, "__name__", "") != "topk":
+        name = getattr(func, "__name__", "")
+        if name == "masked_fill":
+            self._masked.append((result, args[0] if args else kwargs["input"]))
+        if name != "topk":
             return result
         scores, k, plain = _topk_call(*args, **kwargs)
         active = self._active
@@ -190,7 +215,13 @@ class _TopKMode(TorchFunctionMode):  # type: ignore[misc]
                 f"router {active.name}: expected one top {active.top_k} of {active.num_experts} in a "
                 "forward, got a second"
             )
-        return active._top_k(scores, result)
+        return active._top_k(scores, self._unmasked(scores), result)
+
+    def _unmasked(self, scores: torch.Tensor) -> torch.Tensor:
+        for masked, source in reversed(self._masked):
+            if masked is scores:
+                return self._unmasked(source)
+        return scores
 
     def check(self) -> None:
         if self._num_hits == 0:

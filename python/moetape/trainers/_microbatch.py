@@ -28,7 +28,7 @@ class MicroBatch:
 
     The forward pass freezes a layer's ids when its router fires; recomputation gets the same ids as often as
     it asks, in any order. Lives as long as the autograd graph holds it; `release` frees the ids earlier. Ids
-    are kept narrow: one byte up to 256 experts, two up to 32,768.
+    are kept narrow: one byte up to 256 experts, two up to 32,768, four beyond.
     """
 
     def __init__(self, names: dict[int, str], recorded: torch.Tensor, replayed: torch.Tensor) -> None:
