@@ -57,10 +57,6 @@ def right_padded(sequences: list[list[int]], length: int | None = None) -> dict[
     return {"input_ids": ids, "attention_mask": (ids != 0).long()}
 
 
-def row_id(sequence: int, position: int) -> int:
-    return (sequence + 1) << 32 | position
-
-
 def tokens_of(routes: mt.Routes) -> list[int]:
     return np.asarray(routes.tokens).tolist()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import threading
 from typing import Any
 
@@ -95,15 +96,67 @@ def test_a_cropped_cache_counts_at_once() -> None:  # case C04
     assert recording.routes[0].end == 5
 
 
-def test_reordered_repeated_and_selected_caches() -> None:
+@pytest.mark.parametrize("length", [2, 5])
+def test_a_cache_used_again_keeps_the_rows_of_its_first_sequence(length: int) -> None:  # case C04
+    model, first, second = tiny("qwen3_moe"), row(4), row(length, seed=5)
+    with record(model) as recording:
+        cache = transformers.StaticCache(config=model.config, max_cache_len=16)
+        for ids in (first, second):
+            cache.reset()
+            model(ids, past_key_values=cache)
+        model(first[:, :1], past_key_values=cache)
+        during = [routes.tokens.tolist() for routes in recording.routes]
+    expected = [first[0].tolist(), [*second[0].tolist(), int(first[0, 0])]]
+    assert [routes.tokens.tolist() for routes in recording.routes] == during == expected
+    for routes, tokens in zip(recording.routes, expected, strict=True):
+        assert_same_experts(routes, alone(model, tokens))
+
+
+def test_a_cache_used_again_elsewhere_keeps_the_rows_of_its_first_sequence() -> None:  # case C04
+    model, other, ids = tiny("qwen3_moe"), tiny("qwen3_moe", seed=1), row(4)
+    with record(model) as recording:
+        cache = transformers.StaticCache(config=model.config, max_cache_len=16)
+        model(ids, past_key_values=cache)
+        cache.reset()
+        other(ids[:, :2], past_key_values=cache)
+    assert [routes.tokens.tolist() for routes in recording.routes] == [ids[0].tolist()]
+
+
+def test_masks_may_be_of_any_numbers() -> None:
+    model, inputs = tiny("qwen3_moe"), prompts()
+    with record(model) as recording:
+        model(inputs["input_ids"], inputs["attention_mask"].to(torch.bfloat16))
+    assert [routes.end for routes in recording.routes] == [3, 7, 5]
+
+
+def test_a_hook_that_fails_leaves_nothing_hooked() -> None:
     model = tiny("qwen3_moe")
+    recording = record(model)
+    *_, last = moetape.models.find_routers(model)
+    mistaken = moetape.models.interceptor(dataclasses.replace(last, layer=7)).add_tap(lambda *_: None)
+    with pytest.raises(moetape.InvalidArgumentError, match="as attached"), recording:
+        pass
+    mistaken.remove()
+    assert_untouched(model)
+    with recording:
+        model(row(3))
+    assert [routes.end for routes in recording.routes] == [3]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_reordered_repeated_and_selected_caches(by_name: bool) -> None:
+    model = tiny("qwen3_moe")
+
+    def call(method: Any, name: str, argument: Any) -> None:
+        method(**{name: argument}) if by_name else method(argument)
+
     ids = torch.cat([row(4, seed=seed) for seed in range(3)])
     tail = torch.tensor([[10], [11], [12], [13]])
     with record(model) as recording:
         cache = model(ids).past_key_values
-        cache.reorder_cache(torch.tensor([2, 0, 1]))
-        cache.batch_select_indices(torch.tensor([0, 2]))
-        cache.batch_repeat_interleave(2)
+        call(cache.reorder_cache, "beam_idx", torch.tensor([2, 0, 1]))
+        call(cache.batch_select_indices, "indices", torch.tensor([0, 2]))
+        call(cache.batch_repeat_interleave, "repeats", 2)
         model(tail, past_key_values=cache)
     expected = [ids[parent].tolist() + tail[i].tolist() for i, parent in enumerate([2, 2, 1, 1])]
     assert [routes.tokens.tolist() for routes in recording.routes] == expected
@@ -112,7 +165,7 @@ def test_reordered_repeated_and_selected_caches() -> None:
 
 
 def test_cache_methods_are_as_before_afterwards() -> None:
-    names = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave")
+    names = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave", "reset")
     before = [getattr(transformers.Cache, name) for name in names]
     model = tiny("qwen3_moe")
     with record(model), record(model):

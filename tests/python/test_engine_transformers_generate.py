@@ -188,11 +188,56 @@ def test_wanted_chooses_prompts() -> None:  # case C19, case J04, case J09
     model, inputs = tiny("qwen3_moe"), prompts()
     with record(model, wanted=[True, False, True]) as recording:
         output = model.generate(**inputs, max_new_tokens=4, do_sample=True, num_return_sequences=2)
-        with pytest.raises(moetape.InvalidArgumentError, match=r"wanted: .* 2 sequences, got 3"):
+        with pytest.raises(moetape.InvalidArgumentError, match=r"wanted: .* 2 sequences, got shape \[3\]"):
             model.generate(**prompts((3, 4)), max_new_tokens=4)
     fed = fed_of(output, inputs)
     kept = [None if routes is None else routes.tokens.tolist() for routes in recording.routes]
     assert kept == [fed[0], fed[1], None, None, fed[4], fed[5]]
+
+
+@pytest.mark.parametrize("flags", [np.array([True, False]), torch.tensor([True, False])])
+def test_wanted_may_be_an_array(flags: Any) -> None:
+    model, inputs = tiny("qwen3_moe"), prompts((3, 4))
+    with record(model, wanted=flags) as recording:
+        model.generate(**inputs, max_new_tokens=3)
+    assert [routes is None for routes in recording.routes] == [False, True]
+
+
+def test_without_a_cache_each_forward_gives_the_rows_of_its_new_tokens() -> None:
+    model, inputs = tiny("qwen3_moe"), prompts((3, 5))
+    recording = record(model)
+    before = copy.deepcopy(model)
+
+    def train(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        recording.version += 1
+        with torch.no_grad():
+            for router in moetape.models.find_routers(model):
+                router.module.weight.neg_()
+        return scores
+
+    with recording:
+        output = model.generate(
+            **inputs, max_new_tokens=4, eos_token_id=None, use_cache=False, logits_processor=[train]
+        )
+    for routes, tokens, prompt in zip(recording.routes, fed_of(output, inputs), (3, 5), strict=True):
+        assert routes.tokens.tolist() == tokens
+        assert routes.complete
+        ends = [prompt, prompt + 1, prompt + 2, prompt + 3]
+        assert routes.versions == [*zip([0, *ends], ends, range(4), strict=False)]
+        assert_same_experts(routes.slice(0, prompt), alone(before, tokens[:prompt]))
+        assert_same_experts(
+            routes.slice(prompt + 1, prompt + 2), alone(before, tokens)[prompt + 1 : prompt + 2]
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_the_same_without_a_cache(kind: str) -> None:
+    model, inputs = tiny(kind), prompts()
+    with record(model) as recording:
+        output = model.generate(
+            **inputs, max_new_tokens=5, use_cache=False, num_return_sequences=2, do_sample=True
+        )
+    assert_recorded(model, recording, output, inputs)
 
 
 def test_a_cache_is_continued_by_a_second_turn() -> None:

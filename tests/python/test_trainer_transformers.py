@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 import moetape as mt
 from moetape.engines.transformers import record as recorded
 from moetape.models import num_intercepted
-from moetape.trainers._alignment import ForwardInput, row_ids_of_mask
+from moetape.models.forward import ForwardInputs
+from moetape.trainers._alignment import row_ids_of_mask
 from moetape.trainers.transformers import Counts, attach
 from replay_helpers import (
     deterministic,
@@ -24,7 +26,6 @@ from replay_helpers import (
     received,
     record,
     right_padded,
-    row_id,
     same_gradients,
     tokens_of,
     wrong_routes,
@@ -118,6 +119,15 @@ def test_a_given_mask_beats_the_forwards(model: Any) -> None:
     assert replay.counts == Counts(replayed=2, beyond=1, padding=1)
 
 
+def test_masks_may_be_of_any_numbers(model: Any) -> None:
+    batch = right_padded([[5, 9, 11, 40, 7], [3, 8, 60]])
+    routes = record(model, batch)
+    mask = batch["attention_mask"].to(torch.bfloat16)
+    with attach(model).replay(routes, attention_mask=mask) as replay:
+        model(**batch)
+    assert replay.counts == Counts(replayed=6, beyond=2, padding=2)
+
+
 def test_positions_go_on_after_a_kv_cache(model: Any) -> None:
     tokens = torch.tensor([[5, 9, 11, 40, 7]])
     foreign = [wrong_routes(one) for one in record(model, {"input_ids": tokens})]
@@ -152,12 +162,14 @@ def test_arguments_by_position_and_embeddings_align_too(model: Any) -> None:
 def test_positions_count_the_real_tokens_before(mask: Any, past: int) -> None:
     batch, total = mask.shape
     past = min(past, total - 1)
-    call = ForwardInput(batch, total - past, torch.device("cpu"), None, None, past)
+    cache = SimpleNamespace(get_seq_length=lambda: past)
+    call = ForwardInputs(torch.zeros(batch, total - past, dtype=torch.int64), cache=cache)
     found, num_tokens = row_ids_of_mask(call, torch.from_numpy(mask))
     for sequence, real in enumerate(mask.tolist()):
         assert num_tokens[sequence] == sum(real)
-        expected = [row_id(sequence, sum(real[:at])) if real[at] else 0 for at in range(total)]
-        assert found[sequence].tolist() == expected[past:]
+        positions = np.cumsum(real) - np.array(real)
+        expected = np.where(real, mt.replay.row_ids(sequence, positions), 0)
+        assert found[sequence].tolist() == expected.tolist()[past:]
 
 
 def test_a_recording_under_replay_holds_the_replayed_ids(model: Any) -> None:
@@ -174,9 +186,7 @@ def test_row_ids_align_packed_sequences(model: Any, flat: bool) -> None:
     sequences = [[5, 9, 11, 40], [3, 8, 60]]
     foreign = [wrong_routes(record(model, {"input_ids": torch.tensor([one])})[0]) for one in sequences]
     # A trainer's shuffle: sequence 1 first, padding in the middle (0) and at the end (-1).
-    row_ids = torch.tensor(
-        [[row_id(1, 0), row_id(1, 1), row_id(1, 2), 0, row_id(0, 2), row_id(0, 3), row_id(0, 0), -1]]
-    )
+    row_ids = torch.tensor([[*mt.replay.row_ids(1, [0, 1, 2]), 0, *mt.replay.row_ids(0, [2, 3, 0]), -1]])
     tokens = torch.tensor([[3, 8, 60, 0, 11, 40, 5, 0]])
     given = row_ids.reshape(-1) if flat else row_ids
     with attach(model).replay(foreign, row_ids=given) as replay, received(model) as ids:
@@ -372,9 +382,10 @@ def test_bad_routes_are_refused_before_anything_runs(model: Any) -> None:  # cas
 def test_bad_alignments_are_refused_before_anything_runs(model: Any) -> None:
     batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
     routes = record(model, batch)
-    ids = np.array([[row_id(0, at) for at in range(4)]])
+    ids = mt.replay.row_ids(0, np.arange(4)[None])
     refused(model, batch, mt.InvalidArgumentError, "both", routes, attention_mask=[[1] * 4], row_ids=ids)
     refused(model, batch, mt.WrongTypeError, "int64", routes, row_ids=ids.astype(np.int32))
+    refused(model, batch, mt.WrongTypeError, "int64", routes, row_ids=torch.ones(1, 4, dtype=torch.bfloat16))
     refused(model, batch, mt.WrongShapeError, r"\[1, 4\] or \[4\]", routes, row_ids=ids[:, :3])
     refused(model, batch, mt.WrongShapeError, r"\[1, 4\] or \[4\]", routes, row_ids=ids.T)
     refused(model, batch, mt.InvalidArgumentError, None, routes, row_ids=np.array([ids[0, 0]] * 4))

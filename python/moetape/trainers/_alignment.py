@@ -5,9 +5,7 @@ A row id is (sequence + 1) << 32 | position, 0 for padding. A transformers route
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,91 +13,49 @@ import numpy.typing as npt
 import torch
 
 import moetape as mt
+from moetape.models.forward import ForwardInputs, real_flags
 
 RowIds = npt.NDArray[np.int64]
-_GIVE_ONE = "give replay() an attention_mask= or row_ids="
 
 
-@dataclass(frozen=True)
-class ForwardInput:
-    """What a model's forward was called with, as far as it says whose tokens stand where."""
-
-    batch: int
-    length: int
-    device: torch.device
-    input_ids: torch.Tensor | None
-    attention_mask: Any
-    past: int  # tokens that the KV cache holds already
-
-
-def forward_input(
-    forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> ForwardInput:
-    bound = inspect.signature(forward).bind_partial(*args, **kwargs).arguments
-    given = {**bound, **bound.get("kwargs", {})}
-    input_ids = given.get("input_ids")
-    tokens = given.get("inputs_embeds") if input_ids is None else input_ids
-    if not isinstance(tokens, torch.Tensor) or tokens.dim() < 2:
-        got = list(tokens.shape) if isinstance(tokens, torch.Tensor) else type(tokens).__name__
-        raise mt.InvalidArgumentError(
-            "replay: the forward needs input_ids [batch, length] or inputs_embeds [batch, length, hidden], "
-            f"got {got}"
-        )
-    cache = given.get("past_key_values")
-    if cache is not None and not hasattr(cache, "get_seq_length"):
-        raise mt.UnsupportedError(f"replay: past_key_values: expected a Cache, got {type(cache).__name__}")
-    past = 0 if cache is None else int(cache.get_seq_length())
-    batch, length = tokens.shape[:2]
-    return ForwardInput(batch, length, tokens.device, input_ids, given.get("attention_mask"), past)
-
-
-def row_ids_of_mask(call: ForwardInput, attention_mask: Any) -> tuple[RowIds, npt.NDArray[np.int64]]:
+def row_ids_of_mask(call: ForwardInputs, attention_mask: Any) -> tuple[RowIds, npt.NDArray[np.int64]]:
     """Make row ids [batch, length], and count the tokens of each sequence, those in the KV cache included.
 
     A token's position is the number of real tokens before it, so padding may stand left, right or between.
     """
-    total = call.past + call.length
-    if attention_mask is None:
-        real = np.ones((call.batch, total), dtype=bool)
-    else:
-        real = _as_bool(attention_mask)
-        if real.shape != (call.batch, total):
-            raise mt.WrongShapeError(
-                f"attention_mask: expected [{call.batch}, {total}] as the forward's tokens, "
-                f"got {list(real.shape)}; {_GIVE_ONE}"
-            )
-    positions = np.cumsum(real, axis=1, dtype=np.int64) - 1
-    sequences = np.arange(1, call.batch + 1, dtype=np.int64)[:, None] << 32
-    row_ids = np.where(real, sequences | np.maximum(positions, 0), 0)
-    return row_ids[:, call.past :], real.sum(axis=1, dtype=np.int64)
-
-
-def _as_bool(attention_mask: Any) -> npt.NDArray[np.bool_]:
-    if isinstance(attention_mask, torch.Tensor):
-        attention_mask = attention_mask.detach().cpu()
-    elif not isinstance(attention_mask, (np.ndarray, list, tuple)):
-        raise mt.WrongTypeError(
-            "attention_mask: expected an array [batch, length], "
-            f"got {type(attention_mask).__name__}; {_GIVE_ONE}"
-        )
-    mask = np.asarray(attention_mask)
-    if mask.ndim != 2 or mask.dtype.kind not in "biuf":
+    (batch, length), num_cached = call.shape, _num_cached(call)
+    shape = (batch, num_cached + length)
+    real = np.ones(shape, np.bool_) if attention_mask is None else real_flags(attention_mask)
+    if real.shape != shape:
         raise mt.WrongShapeError(
-            "attention_mask: expected numbers [batch, length], "
-            f"got {mask.dtype} {list(mask.shape)}; {_GIVE_ONE}"
+            f"attention_mask: expected {list(shape)} as the forward's tokens, got {list(real.shape)}; "
+            "give replay() an attention_mask= or row_ids="
         )
-    return mask.astype(bool)
+    positions = np.cumsum(real, axis=1, dtype=np.int64) - 1
+    sequences = np.arange(1, batch + 1, dtype=np.int64)[:, None] << 32
+    row_ids = np.where(real, sequences | np.maximum(positions, 0), 0)
+    return row_ids[:, num_cached:], real.sum(axis=1, dtype=np.int64)
+
+
+def _num_cached(call: ForwardInputs) -> int:
+    if call.cache is None:
+        return 0
+    if not hasattr(call.cache, "get_seq_length"):
+        raise mt.UnsupportedError(
+            f"replay: past_key_values: expected a Cache, got {type(call.cache).__name__}"
+        )
+    return int(call.cache.get_seq_length())
 
 
 def given_row_ids(row_ids: Any) -> RowIds:
-    array = row_ids.detach().cpu().numpy() if isinstance(row_ids, torch.Tensor) else np.asarray(row_ids)
-    if array.dtype != np.int64:
+    array = row_ids if isinstance(row_ids, torch.Tensor) else np.asarray(row_ids)
+    if array.dtype not in (np.int64, torch.int64):
         raise mt.WrongTypeError(f"row_ids: expected int64, got {array.dtype}")
-    return array
+    return array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()
 
 
-def check_row_ids_shape(call: ForwardInput, row_ids: RowIds) -> None:
-    batch, length = call.batch, call.length
+def check_row_ids_shape(call: ForwardInputs, row_ids: RowIds) -> None:
+    batch, length = call.shape
     if row_ids.shape not in ((batch, length), (batch * length,)):
         raise mt.WrongShapeError(
             f"row_ids: expected [{batch}, {length}] or [{batch * length}] as the forward's tokens, "

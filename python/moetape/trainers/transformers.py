@@ -31,6 +31,7 @@ import torch
 
 import moetape as mt
 from moetape.models import find_routers, interceptor, spec_of
+from moetape.models.forward import ForwardInputs
 from moetape.trainers import _alignment as alignment
 from moetape.trainers import _autograd as autograd
 from moetape.trainers._checkpoint import wrap_all
@@ -287,7 +288,7 @@ class Replay:
                 "replay: a reentrant checkpoint around the whole model hides its recomputing; "
                 "checkpoint its layers"
             )
-        micro_batch = self._plan(alignment.forward_input(model.forward, args, kwargs))
+        micro_batch = self._plan(ForwardInputs.of(model.forward, args, kwargs))
         self._session._install(model)  # checkpointing may have been switched since the block began
         self._session._begin(micro_batch)
         self._micro_batch = micro_batch
@@ -310,7 +311,7 @@ class Replay:
         for node in autograd.graph_nodes(output):
             node.register_prehook(lambda _: session._start_backward(micro_batch))
 
-    def _plan(self, call: alignment.ForwardInput) -> MicroBatch:
+    def _plan(self, call: ForwardInputs) -> MicroBatch:
         session, row_ids = self._session, self._row_ids
         if row_ids is None:
             mask = call.attention_mask if self._attention_mask is None else self._attention_mask
@@ -321,11 +322,12 @@ class Replay:
         flat = np.ascontiguousarray(row_ids).reshape(-1)
         plan = mt.replay.Plan.from_row_ids(flat, layers=list(session._names))
         ids, use = plan.apply(self._routes, dtype=_narrow(session.spec.num_experts))
-        if call.input_ids is not None:
-            plan.verify(self._routes, call.input_ids.detach().reshape(-1).to("cpu", torch.int32).numpy())
+        if not call.is_embedded:
+            plan.verify(self._routes, call.tokens.detach().reshape(-1).to("cpu", torch.int32).numpy())
         self.counts = self._count(flat, np.asarray(use))
         recorded, replayed = torch.from_numpy(ids), torch.from_numpy(np.asarray(use) == mt.replay.REPLAYED)
-        return MicroBatch(session._names, recorded.to(call.device), replayed.to(call.device))
+        device = call.tokens.device
+        return MicroBatch(session._names, recorded.to(device), replayed.to(device))
 
     def _count(self, row_ids: alignment.RowIds, use: npt.NDArray[np.uint8]) -> Counts:
         live = use == mt.replay.LIVE

@@ -1,12 +1,13 @@
 """Follow KV cache objects, so that a sequence is found again by the cache that holds it.
 
 A followed cache carries its batch in its own __dict__: a deep copy of the cache is followed as well, from its
-own copy of the batch. While anything is recorded, the three methods of `transformers.Cache` that reorder
-sequences tell the batch; a cache that was cropped or reset is noticed by its length.
+own copy of the batch. While anything is recorded, the methods of `transformers.Cache` that reorder or forget
+sequences tell the batch; a cache that was cropped is noticed by its length.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from threading import RLock
@@ -60,19 +61,34 @@ class Caches:
 
     def find(self, cache: Any) -> Batch | None:
         """The batch of a cache, as long as the cache is; None for a cache that is empty or not followed."""
-        batches = getattr(cache, _NAME, None)
-        batch: Batch | None = None if batches is None else batches.by_owner.get(self)
+        batch = self._held_by(cache)
         if batch is None:
             return None
-        length = crop(batch, cache)
+        length = length_of(cache)
         if length == 0:
+            del cache.__dict__[_NAME].by_owner[self]
             return None
+        self.crop(batch, cache)
         if length is not None and length > batch.num_columns:
             raise ConflictError(
                 f"cache {type(cache).__name__}: expected the {batch.num_columns} columns that were recorded, "
                 f"got {length}; it was fed where nobody recorded"
             )
         return batch
+
+    def crop(self, batch: Batch, cache: Any) -> None:
+        """Forget what a cropped cache forgot, if `batch` is what it holds; keep all rows when it is empty."""
+        length = length_of(cache)
+        if length and length < batch.num_columns and self.holds(cache, batch):
+            batch.truncate(length)
+
+    def holds(self, cache: Any, batch: Batch) -> bool:
+        """Whether `batch` is what the cache holds; once it is not, it never is again."""
+        return self._held_by(cache) is batch
+
+    def _held_by(self, cache: Any) -> Batch | None:
+        batches = getattr(cache, _NAME, None)
+        return None if batches is None else batches.by_owner.get(self)
 
     def follow(self, cache: Any, batch: Batch) -> None:
         """From now on, `batch` is what the cache holds."""
@@ -96,23 +112,15 @@ def length_of(cache: Any) -> int | None:
         return None
 
 
-def crop(batch: Batch, cache: Any) -> int | None:
-    """Forget what a cropped cache forgot, keep the rows of one that was reset; gives the cache's length."""
-    length = length_of(cache)
-    if length and length < batch.num_columns:
-        batch.truncate(length)
-    return length
-
-
 def _watch() -> None:
     global _num_watchers
     with _lock:
         _num_watchers += 1
         if _num_watchers > 1:
             return
-        for name, index_of in _REORDERS.items():
+        for name, report in _REPORTS.items():
             original = _originals[name] = getattr(transformers.Cache, name)
-            setattr(transformers.Cache, name, _reporting(original, index_of))
+            setattr(transformers.Cache, name, _reporting(original, report))
 
 
 def _unwatch() -> None:
@@ -125,28 +133,36 @@ def _unwatch() -> None:
             _originals.clear()
 
 
-def _reporting(original: Callable[..., Any], index_of: Callable[[Any, int], Any]) -> Callable[..., Any]:
-    def reorder(cache: Any, argument: Any) -> Any:
-        result = original(cache, argument)
+def _reporting(original: Callable[..., Any], report: Callable[..., None]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def reporting(cache: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(cache, *args, **kwargs)
         batches = getattr(cache, _NAME, None)
-        for batch in [] if batches is None else list(batches.by_owner.values()):
-            batch.select(index_of(argument, batch.num_sequences))
+        if batches is not None:
+            report(batches, *args, *kwargs.values())  # each has one argument or none
         return result
 
-    return reorder
+    return reporting
 
 
-def _indices(argument: Any, num_sequences: int) -> Any:
-    del num_sequences
-    return np.asarray(argument.cpu() if hasattr(argument, "cpu") else argument, dtype=np.int64)
+def _selected(batches: _Batches, indices: Any) -> None:
+    index = np.asarray(indices.cpu() if hasattr(indices, "cpu") else indices, dtype=np.int64)
+    for batch in list(batches.by_owner.values()):
+        batch.select(index)
 
 
-def _repeated(repeats: int, num_sequences: int) -> Any:
-    return np.repeat(np.arange(num_sequences), repeats)
+def _repeated(batches: _Batches, repeats: int) -> None:
+    for batch in list(batches.by_owner.values()):
+        batch.select(np.repeat(np.arange(batch.num_sequences), repeats))
 
 
-_REORDERS: dict[str, Callable[[Any, int], Any]] = {
-    "reorder_cache": _indices,
-    "batch_select_indices": _indices,
+def _reset(batches: _Batches) -> None:
+    batches.by_owner.clear()
+
+
+_REPORTS: dict[str, Callable[..., None]] = {
+    "reorder_cache": _selected,
+    "batch_select_indices": _selected,
     "batch_repeat_interleave": _repeated,
+    "reset": _reset,
 }

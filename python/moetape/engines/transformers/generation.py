@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from moetape import ConflictError, UnsupportedError
-from moetape.engines.transformers.rows import Batch, Flags
+from moetape.engines.transformers.rows import Batch, Flags, Tokens
 
 _MODES = ("greedy_search", "sample")
 
@@ -22,6 +22,7 @@ class Generation:
     def __init__(self) -> None:
         self.batch: Batch | None = None
         self.first_column = 0
+        self._has_cache = False
         self._pads_finished = False
         self._done: list[tuple[torch.Tensor, int]] = []
 
@@ -29,12 +30,22 @@ class Generation:
         """Note that a forward of this call fed `batch`."""
         if self.batch is None:
             self.first_column = num_columns_before
-        elif has_cache and batch is not self.batch:
+        elif batch is not self.batch:
             raise UnsupportedError(
                 "generate(): expected all its forwards to feed one cache, got a second one "
                 "(a logits processor that runs the model?)"
             )
-        self.batch = batch
+        self.batch, self._has_cache = batch, has_cache
+
+    def fed_again(self, tokens: Tokens) -> Batch | None:
+        """The batch whose columns a forward without a cache feeds once more, with new ones behind them."""
+        batch = None if self._has_cache else self.batch
+        if batch is not None and not np.array_equal(tokens[:, : batch.num_columns], batch.tokens):
+            raise UnsupportedError(
+                f"generate(): expected a forward without a cache to feed its {batch.num_sequences} sequences "
+                f"of {batch.num_columns} tokens again, got {list(tokens.shape)} others"
+            )
+        return batch
 
     def observe(self, criteria: Any) -> Any:
         """Stand before the stopping criteria, which see every step and say which sequences are done."""

@@ -6,6 +6,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -14,10 +15,11 @@ import torch
 from torch import nn
 
 from moetape import InvalidArgumentError, Recorder, Routes, RouteSpec, UnsupportedError, models
-from moetape.engines.transformers.caches import Caches, crop, length_of
+from moetape.engines.transformers.caches import Caches, length_of
 from moetape.engines.transformers.generation import Generation, refuse_unsupported
-from moetape.engines.transformers.inputs import CACHE_NAMES, NO_MASK_KNOWN, ForwardInputs
-from moetape.engines.transformers.rows import Batch, Flags, Pool
+from moetape.engines.transformers.inputs import NO_MASK_KNOWN, real_of, tokens_of
+from moetape.engines.transformers.rows import Batch, Flags, Pool, Tokens
+from moetape.models.forward import CACHE_NAMES, ForwardInputs
 
 
 def record(
@@ -68,7 +70,7 @@ class Recording:
             self.spec = models.spec_of_routers(self._routers, model=name, excluded=excluded)
             self._pool = Pool(self.spec, num_slots)
         self._results: list[_Result] = []
-        self._undo: list[Callable[[], None]] = []
+        self._undo = ExitStack()
         self._caches: Caches | None = None
         self._recorder: Recorder | None = None  # of the forward under way
         self._busy = threading.Lock()
@@ -100,32 +102,41 @@ class Recording:
             return self
         if self._caches is not None:
             raise InvalidArgumentError("recording: expected one with block at a time, got a second")
-        self._caches = Caches()
-        self._undo = [self._caches.close]
-        for router in self._routers:
-            self._undo.append(models.interceptor(router).add_tap(self._tap).remove)
-        self._override("forward", self._forward)
-        if hasattr(self._model, "generate"):
-            self._override("generate", self._generate)
-            self._override("_get_stopping_criteria", self._stopping_criteria)
-            self._override("prepare_inputs_for_generation", self._prepare_inputs)
-        if hasattr(self._model, "generate_batch"):
-            self._override("generate_batch", _refuse_generate_batch)
+        with ExitStack() as undo:  # of everything, should a hook fail
+            self._caches = Caches()
+            undo.callback(self._close_caches)
+            undo.callback(self._freeze)
+            for router in self._routers:
+                undo.callback(models.interceptor(router).add_tap(self._tap).remove)
+            for name, around in self._overrides().items():
+                if hasattr(self._model, name):
+                    undo.callback(models.Override(self._model, name, around).remove)
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for undo in reversed(self._undo):
-            undo()
-        self._undo = []
-        self._caches = None
-        if self._pool is not None:
-            for result in self._results:
-                result.freeze(self._pool)
+        self._undo.close()
 
-    def _override(self, name: str, around: Callable[..., Any]) -> None:
-        self._undo.append(models.Override(self._model, name, around).remove)
+    def _overrides(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "forward": self._forward,
+            "generate": self._generate,
+            "_get_stopping_criteria": self._stopping_criteria,
+            "prepare_inputs_for_generation": self._prepare_inputs,
+            "generate_batch": _refuse_generate_batch,
+        }
+
+    def _freeze(self) -> None:
+        assert self._pool is not None
+        for result in self._results:
+            result.freeze(self._pool)
+
+    def _close_caches(self) -> None:
+        assert self._caches is not None
+        self._caches.close()
+        self._caches = None
 
     def _tap(self, layer: int, ids: torch.Tensor) -> None:
         if self._recorder is not None:
@@ -152,10 +163,12 @@ class Recording:
         assert self._pool is not None
         assert self._caches is not None
         inputs = ForwardInputs.of(forward, args, kwargs)
-        batch = self._batch_of(inputs)
+        tokens = tokens_of(inputs)
+        batch, num_again = self._batch_of(inputs, tokens)
         num_before = batch.num_columns
-        real = inputs.real(num_before, self._prepared_mask)
-        kept = real[:, -inputs.tokens.shape[1] :] & batch.wanted[:, None]
+        real = real_of(inputs, num_before - num_again, self._prepared_mask)
+        kept = real[:, -tokens.shape[1] :] & batch.wanted[:, None]
+        kept[:, :num_again] = False
         lease = self._pool.lease(kept.size, int(kept.sum()))
         lease.recorder.begin()
         self._recorder = lease.recorder
@@ -166,41 +179,44 @@ class Recording:
         slots[kept] = np.arange(lease.first, lease.first + kept.sum())
         local = np.where(slots < 0, -1, slots - lease.base)
         lease.recorder.commit(local.reshape(-1), version=self.version)
-        batch.append(inputs.tokens, slots, real, lease)
+        batch.append(tokens[:, num_again:], slots[:, num_again:], real, lease)
         cache = inputs.cache if inputs.cache is not None else _cache_of(output)
         if cache is not None:
             self._caches.follow(cache, batch)
         if self._generation is not None:
             self._generation.fed(batch, num_before, cache is not None)
         elif not any(result.batch is batch for result in self._results):
-            self._results.append(_Result(batch, cache))
+            self._results.append(_Result(batch, cache, self._caches))
         for result in self._results:
-            result.freeze_if_dead(self._pool)
+            result.freeze_if_done(self._pool)
         return output
 
-    def _batch_of(self, inputs: ForwardInputs) -> Batch:
-        """The sequences that a forward feeds: those of its cache, or new ones."""
+    def _batch_of(self, inputs: ForwardInputs, tokens: Tokens) -> tuple[Batch, int]:
+        """The sequences that a forward feeds: those of its cache, or new ones; and how many columns again."""
         assert self._caches is not None
-        num_sequences = inputs.tokens.shape[0]
-        batch = None if inputs.cache is None else self._caches.find(inputs.cache)
+        num_sequences = len(tokens)
+        if inputs.cache is None:
+            again = None if self._generation is None else self._generation.fed_again(tokens)
+            return (again, again.num_columns) if again else (Batch(self._wanted(num_sequences)), 0)
+        batch = self._caches.find(inputs.cache)
         if batch is None:
-            num_unseen = 0 if inputs.cache is None else length_of(inputs.cache) or 0
-            return Batch(self._wanted(num_sequences), num_unseen)
+            return Batch(self._wanted(num_sequences), length_of(inputs.cache) or 0), 0
         if batch.num_sequences != num_sequences:
             raise UnsupportedError(
                 f"forward: expected the {batch.num_sequences} sequences of its cache, got {num_sequences}"
             )
-        return batch
+        return batch, 0
 
     def _wanted(self, num_sequences: int) -> Flags:
         if self.wanted is None:
             return np.ones(num_sequences, np.bool_)
-        repeats = num_sequences // len(self.wanted) if self._generation is not None and self.wanted else 1
-        if repeats * len(self.wanted) != num_sequences:
+        wanted: Flags = np.asarray(self.wanted, np.bool_)
+        repeats = num_sequences // wanted.size if self._generation is not None and wanted.size else 1
+        if wanted.ndim != 1 or repeats * wanted.size != num_sequences:
             raise InvalidArgumentError(
-                f"wanted: expected a flag per prompt of {num_sequences} sequences, got {len(self.wanted)}"
+                f"wanted: expected a flag per prompt of {num_sequences} sequences, got shape {list(wanted.shape)}"
             )
-        return np.repeat(np.asarray(self.wanted, np.bool_), repeats)
+        return np.repeat(wanted, repeats)
 
     def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         assert self._pool is not None
@@ -232,15 +248,16 @@ class Recording:
 class _Result:
     """Some sequences of `recording.routes`: of a batch that may still grow, or frozen."""
 
-    def __init__(self, batch: Batch | None, cache: Any = None) -> None:
+    def __init__(self, batch: Batch | None = None, cache: Any = None, caches: Caches | None = None) -> None:
         self.batch = batch
-        self._cache = None if cache is None else weakref.ref(cache)
+        self._cache: Callable[[], Any] = _nothing if cache is None else weakref.ref(cache)
+        self._caches = caches
         self._frozen: list[Routes | None] = []
 
     @classmethod
     def of(cls, batch: Batch, ends: list[int], pool: Pool) -> _Result:
         """Freeze the first `ends[i]` columns of each sequence i."""
-        result = cls(None)
+        result = cls()
         result._frozen = [batch.routes(pool, sequence, end) for sequence, end in enumerate(ends)]
         return result
 
@@ -248,19 +265,22 @@ class _Result:
         if self.batch is None:
             return self._frozen
         batch = self.batch
-        cache = None if self._cache is None else self._cache()
-        if cache is not None:
-            crop(batch, cache)
+        if self._caches is not None:
+            self._caches.crop(batch, self._cache())
         return [batch.routes(pool, sequence, batch.num_columns) for sequence in range(batch.num_sequences)]
 
     def freeze(self, pool: Pool) -> None:
         self._frozen = self.routes(pool)
         self.batch = None
 
-    def freeze_if_dead(self, pool: Pool) -> None:
-        """Without its cache, a batch cannot grow: keep its routes and let its slots go."""
-        if self.batch is not None and (self._cache is None or self._cache() is None):
+    def freeze_if_done(self, pool: Pool) -> None:
+        """Once no cache holds it, a batch cannot grow: keep its routes and let its slots go."""
+        if self.batch is not None and not (self._caches and self._caches.holds(self._cache(), self.batch)):
             self.freeze(pool)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _plain(model: Any) -> Any:
