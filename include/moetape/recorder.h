@@ -3,7 +3,7 @@
 //   rec.begin(); … router hooks: rec.capture(layer, ids) …; auto ticket = rec.commit(slots, layout);
 //
 // A recorder owns lanes, each one staging buffer of max_rows rows. One thread at a time uses one lane; lanes are
-// independent. Between begin and commit nothing is allocated. Nothing here waits.
+// independent. In the steady state a step allocates nothing. Nothing here waits.
 #pragma once
 
 #include <array>
@@ -27,18 +27,24 @@ struct RecorderOptions {
   int64_t max_rows = 0;              // router rows of the largest forward (the gathered batch)
   int num_lanes = 1;                 // overlapped micro-batches use different lanes
   std::map<int32_t, IdMap> id_maps = {};  // by global layer; layers not named give logical ids
-  int64_t memory_limit_bytes = 0;    // 0 = none
+  int64_t memory_limit_bytes = 0;    // 0 = none; above it create() fails with kMemoryLimit
 };
 
-enum class RowFault : uint8_t { kNegative, kTooLarge, kRepeated, kShared };
-inline constexpr int kNumRowFaults = 4;
+enum class RowFault : uint8_t {
+  kNegative,
+  kTooLarge,    // num_experts or more
+  kRepeated,
+  kShared,      // a routed id in a shared column
+  kSuperseded,  // its slot holds a row of a later step, or was written in this step already
+};
+inline constexpr int kNumRowFaults = 5;
 std::string_view row_fault_name(RowFault fault);  // "negative"
 
-// The first id of a step that was no expert.
+// The first row of a step that was refused.
 struct Offender {
-  int32_t layer = 0;
+  int32_t layer = 0;  // -1 where it is about no layer (kSuperseded)
   int64_t row = 0;    // of the router's batch
-  int64_t value = 0;  // as it came
+  int64_t value = 0;  // the id as it came (at most INT64_MAX); for kSuperseded the slot
   RowFault fault = RowFault::kNegative;
 };
 
@@ -46,7 +52,7 @@ struct CommitReport {
   int64_t step = 0;
   int64_t num_tokens = 0;     // that the slots name
   int64_t num_kept = 0;       // rows now in the store
-  int64_t num_refused = 0;    // rows that are missing because of their ids
+  int64_t num_refused = 0;    // rows that are missing because of their ids or slot
   int64_t num_no_slot = 0;    // tokens with slot -1 or the pad slot
   int64_t num_elsewhere = 0;  // tokens whose rows another rank has
   std::array<int64_t, kNumRowFaults> num_by_fault = {};  // refused rows, by the first fault found
@@ -71,7 +77,7 @@ class Ticket {
 struct CommitOptions {
   std::optional<int64_t> step = {};      // given by the engine's scheduler; default: the store counts
   uint32_t version = 0;                  // policy version of all rows
-  std::span<const uint32_t> versions = {};  // or one per token
+  std::optional<std::span<const uint32_t>> versions = {};  // or one per token
   int lane = 0;
 };
 
@@ -89,7 +95,8 @@ struct RecorderCounters {
 
 class Recorder {
  public:
-  static Result<int64_t> required_bytes(const RouteSpec& spec, const RecorderOptions& options);
+  // For a store of num_slots slots.
+  static Result<int64_t> required_bytes(const RouteSpec& spec, int64_t num_slots, const RecorderOptions& options);
   // Keeps the store alive. kInvalidArgument names the option that does not fit.
   static Result<std::unique_ptr<Recorder>> create(std::shared_ptr<Store> store, const RecorderOptions& options);
   ~Recorder();
@@ -110,6 +117,10 @@ class Recorder {
   // All layers at once, of a batch [layers, rows, columns] or [rows, layers, columns]: `first` is layer 0's
   // view and layer i begins layer_stride elements behind it times i.
   Status capture_all(const IdsView& first, int64_t layer_stride, int32_t num_layers, int lane = 0);
+
+  // For a caller whose ids were unusable before they could be captured: counts a failed capture, and the step
+  // fails at commit with this error, if it is the first.
+  Status fail_step(const Error& error, int lane = 0);
 
   // Slots name all tokens of this rank's step. A failed commit refuses every slot in range that it names,
   // touches no other, and closes the step: kNotCaptured and kWrongShape name the layers; kOutOfRange and

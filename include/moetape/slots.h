@@ -13,8 +13,8 @@ class Slots {
   Slots(std::span<const int64_t> slots) : Slots(slots.data(), true, slots.size()) {}
   Slots(std::span<const int32_t> slots) : Slots(slots.data(), false, slots.size()) {}
   // Tokens [0, num_tokens) of a sequence whose t-th token stands at block_ids[t / block_size] * block_size +
-  // t % block_size. A block id below 0 gives slots of -1; tokens behind the last block have slots that no
-  // store holds. block_size must be positive.
+  // t % block_size. A block id below 0 gives slots of -1; tokens behind the last block, and all tokens where
+  // block_size is below 1, have slots that no store holds.
   static Slots blocks(std::span<const int32_t> block_ids, int64_t block_size, int64_t num_tokens) {
     return Slots(block_ids).in_blocks(block_size, num_tokens);
   }
@@ -32,8 +32,9 @@ class Slots {
       : data_(data), wide_(wide), num_elements_(static_cast<int64_t>(size)), size_(num_elements_) {}
   Slots in_blocks(int64_t block_size, int64_t num_tokens) const {
     Slots slots = *this;
+    slots.in_blocks_ = true;
     slots.block_size_ = block_size;
-    slots.size_ = num_tokens;
+    slots.size_ = num_tokens < 0 ? 0 : num_tokens;
     return slots;
   }
   int64_t element(int64_t index) const {
@@ -44,7 +45,8 @@ class Slots {
   const void* data_ = nullptr;
   bool wide_ = true;
   int64_t num_elements_ = 0;
-  int64_t block_size_ = 0;  // 0 = by index
+  bool in_blocks_ = false;
+  int64_t block_size_ = 0;
   int64_t size_ = 0;        // tokens
 };
 

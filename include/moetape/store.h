@@ -21,6 +21,7 @@
 namespace moetape::inline v0 {
 
 inline constexpr int64_t kMaxStep = (int64_t{1} << 40) - 1;
+inline constexpr int64_t kMaxSlotsPerCall = int64_t{1} << 28;  // above: kInvalidArgument
 
 struct StoreOptions {
   int64_t num_slots = 0;
@@ -62,7 +63,8 @@ class Store : public std::enable_shared_from_this<Store> {
   // [0, num_slots) is kOutOfRange. Call it before the slots are freed.
   Result<Routes> read(const Slots& slots, const ReadOptions& options = {}) const;
   // The same, pulled later block by block; as_of is fixed now. Copies the slots; keeps the store alive.
-  Result<std::unique_ptr<RowSource>> rows(const Slots& slots, const ReadOptions& options = {}) const;
+  Result<std::unique_ptr<RowSource>> rows(const Slots& slots, int64_t start = 0,
+                                          std::optional<int64_t> as_of = std::nullopt) const;
 
   // The slots get a new owner: rows of steps <= as_of (default: the last step submitted) count no more,
   // whenever they arrive. An engine that schedules ahead passes the last step scheduled.
@@ -71,10 +73,11 @@ class Store : public std::enable_shared_from_this<Store> {
   Status reset(std::optional<int64_t> as_of = std::nullopt);
 
   // KV went from one place to another. As if all sources were read first; sources that are not targets keep
-  // their rows, a missing source makes its target missing, versions stay with their rows.
+  // their rows, a missing source makes its target missing, versions stay with their rows. The step comes before
+  // its commits (kStepOrder), and a slot takes one row a step (kConflict).
   Status move(const Slots& from, const Slots& to, const WriteOptions& options = {});
   // KV came back from elsewhere, with its routes. Missing rows make their slots missing. kSpecMismatch for
-  // routes of another spec.
+  // routes of another spec, or that may repeat ids where this one's are distinct. Steps as for move.
   Status write(const Slots& slots, const Routes& routes, const WriteOptions& options = {});
 
   // Frees the memory once calls under way have ended; later calls fail with kClosed.

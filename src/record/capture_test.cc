@@ -42,6 +42,26 @@ TEST_F(Capturing, RowsCapturedTwiceAreAnErrorAtOnceAndFailTheStep) {  // cases A
   EXPECT_EQ(recorder->counters().failed_captures, 2);
 }
 
+TEST_F(Capturing, AChunkWithoutRowsIsACaptureAndTakesNoPlace) {
+  make(two_layers());
+  for (const int32_t layer : {1, 3}) {
+    expect_ok(capture(*recorder, layer, {}, 0, 3));
+    expect_ok(capture(*recorder, layer, Ids(5, {0, 1})));
+    expect_ok(capture(*recorder, layer, {}, 0, 5));
+  }
+  value_of(commit(5));
+  for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {}, 0, 3));
+  EXPECT_EQ(value_of(commit(0)).report().num_tokens, 0);
+}
+
+TEST_F(Capturing, IdsThatWereUnusableBeforeCaptureFailTheStep) {  // case H03
+  make(two_layers());
+  expect_ok(recorder->fail_step({ErrorCode::kWrongType, "ids: expected integers, got float32"}));
+  for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{0, 1}}));
+  expect_error(commit(1), ErrorCode::kWrongType, "float32");
+  EXPECT_EQ(recorder->counters().failed_captures, 1);
+}
+
 TEST_F(Capturing, LayersWithOtherRowCountsAreNamed) {
   make(two_layers());
   expect_ok(capture(*recorder, 1, Ids(3, {0, 1})));
@@ -148,6 +168,15 @@ TEST_F(Capturing, RangesAreCheckedBeforeAnIdIsCut) {  // case D07
     EXPECT_EQ(ticket.report().num_refused, 1) << id;
     EXPECT_EQ(ticket.report().first_offender->value, id);
   }
+}
+
+TEST_F(Capturing, HugeUnsignedIdsAreNotTakenForNegativeOnes) {
+  make(two_layers());
+  const std::vector<uint64_t> ids = {UINT64_MAX, 1};
+  for (const int32_t layer : {1, 3}) expect_ok(recorder->capture(layer, {ids.data(), IntType::kUint64, 1, 2, 2, 1}));
+  const Ticket ticket = value_of(commit(1));
+  EXPECT_EQ(ticket.report().first_offender->fault, RowFault::kTooLarge);
+  EXPECT_EQ(ticket.report().first_offender->value, INT64_MAX);
 }
 
 TEST_F(Capturing, RepeatedIdsAreTakenWhereTheSpecAllowsThem) {

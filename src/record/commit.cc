@@ -5,17 +5,20 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "base/memory_guard.h"
 
 namespace moetape::inline v0 {
 namespace {
 
 Status check_versions(const CommitOptions& options, int64_t num_tokens) {
-  const auto num_versions = static_cast<int64_t>(options.versions.size());
-  if (num_versions != 0 && num_versions != num_tokens) {
-    return fail(ErrorCode::kWrongShape, "versions: expected {}, one per slot, got {}", num_tokens, num_versions);
+  uint32_t largest = options.version;
+  if (options.versions) {
+    const auto num_versions = static_cast<int64_t>(options.versions->size());
+    if (num_versions != num_tokens) {
+      return fail(ErrorCode::kWrongShape, "versions: expected {}, one per slot, got {}", num_tokens, num_versions);
+    }
+    largest = num_versions == 0 ? 0 : *std::ranges::max_element(*options.versions);
   }
-  const uint32_t largest =
-      num_versions == 0 ? options.version : *std::max_element(options.versions.begin(), options.versions.end());
   if (largest > kMaxVersion) {
     return fail(ErrorCode::kStepOrder, "version: expected 0 to {}, got {}", kMaxVersion, largest);
   }
@@ -32,6 +35,8 @@ Commit::Commit(StoreWriter writer, int64_t max_rows)
 // Fills slots_; the first slot that is out of range or stands twice is the error.
 Status Commit::resolve(const Slots& slots) {
   const Store::Impl& store = writer_.store();
+  slots_.clear();
+  MOETAPE_TRY(Store::Impl::check_size(slots, "slots"));
   slots_.resize(static_cast<size_t>(slots.size()));
   Status status = store.resolve(slots, "slots", 0, slots.size(), slots_.data());
   if (!status) {
@@ -64,7 +69,7 @@ Result<Placement> Commit::check(const Lane& lane, const Slots& slots, const Layo
 
 Result<CommitReport> Commit::run(const Lane& lane, const Slots& slots, const Layout& layout,
                                  const CommitOptions& options) {
-  const auto placement = check(lane, slots, layout, options);
+  const auto placement = guard_memory("commit", [&] { return check(lane, slots, layout, options); });
   const auto step = writer_.submit(options.step);
   if (!step) {
     refuse_all(writer_.store().writers.last_submitted());
@@ -100,19 +105,31 @@ void Commit::place(const Lane& lane, const Placement& placement, const CommitOpt
       const int64_t token = token_of_row ? (*token_of_row)[static_cast<size_t>(first + i)] : placement.dst + first + i;
       const auto index = static_cast<size_t>(token);
       slots[i] = token < 0 ? -1 : slots_[index];
-      stamps[i] = make_stamp(token < 0 || options.versions.empty() ? options.version : options.versions[index], step);
+      stamps[i] = make_stamp(token < 0 || !options.versions ? options.version : (*options.versions)[index], step);
       num_tokens += token >= 0;
       num_slots += slots[i] >= 0;
     }
     const int64_t first_row = placement.src + first;
     const int64_t num_refused =
         lane.any_faults() ? refuse_faulty(lane, first_row, count, slots.data(), stamps.data(), report) : 0;
-    writer_.place(slots.data(), count, lane.row(first_row), lane.row_stride(), stamps.data());
     report.num_no_slot += num_tokens - num_slots;
     report.num_refused += num_refused;
     report.num_kept += num_slots - num_refused;
+    const auto before = slots;
+    if (writer_.place(slots.data(), count, lane.row(first_row), lane.row_stride(), stamps.data()) == 0) continue;
+    for (int64_t i = 0; i < count; ++i) {
+      const bool kept_before = version_of(stamps[i]) != kRefusedVersion;
+      if (slots[i] == Plane::kSuperseded && kept_before) count_superseded(first_row + i, before[i], report);
+    }
   }
   report.num_elsewhere = report.num_tokens - report.num_kept - report.num_refused - report.num_no_slot;
+}
+
+void Commit::count_superseded(int64_t row, int64_t slot, CommitReport& report) {
+  if (!report.first_offender) report.first_offender = Offender{-1, row, slot, RowFault::kSuperseded};
+  report.num_by_fault[static_cast<size_t>(RowFault::kSuperseded)] += 1;
+  report.num_refused += 1;
+  report.num_kept -= 1;
 }
 
 // Turns the stamps of faulty rows into refusals and counts them.

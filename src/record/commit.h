@@ -14,6 +14,8 @@ namespace moetape::inline v0 {
 class Commit {
  public:
   Commit(StoreWriter writer, int64_t max_rows);
+  // What it holds beside the lane.
+  static int64_t required_bytes(int64_t num_slots, int64_t max_rows) { return num_slots / 8 + max_rows * 8; }
 
   // Places every row of this rank that is good and has a slot, and refuses the slots of those that are not.
   // On an error all slots in range are refused and nothing else is touched.
@@ -26,6 +28,7 @@ class Commit {
                           const CommitOptions& options);
   void refuse_all(uint64_t step);
   void place(const Lane& lane, const Placement& placement, const CommitOptions& options, CommitReport& report);
+  static void count_superseded(int64_t row, int64_t slot, CommitReport& report);
   int64_t refuse_faulty(const Lane& lane, int64_t first_row, int64_t count, const int64_t* slots, Stamp* stamps,
                         CommitReport& report) const;
 

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/fail.h"
+#include "base/memory_guard.h"
 #include "record/commit.h"
 #include "record/cpu/lane.h"
 #include "store/store_writer.h"
@@ -13,7 +15,8 @@
 namespace moetape::inline v0 {
 
 std::string_view row_fault_name(RowFault fault) {
-  constexpr std::array<std::string_view, kNumRowFaults> kNames = {"negative", "too_large", "repeated", "shared"};
+  constexpr std::array<std::string_view, kNumRowFaults> kNames = {"negative", "too_large", "repeated", "shared",
+                                                             "superseded"};
   return kNames[static_cast<size_t>(fault)];
 }
 
@@ -36,6 +39,10 @@ Status check_options(const RouteSpec& spec, const RecorderOptions& options) {
   if (options.num_lanes < 1 || options.num_lanes >= WriterTable::kMaxWriters) {
     return fail(ErrorCode::kInvalidArgument, "num_lanes: expected 1 to {}, got {}", WriterTable::kMaxWriters - 1,
                 options.num_lanes);
+  }
+  if (options.memory_limit_bytes < 0) {
+    return fail(ErrorCode::kInvalidArgument, "memory_limit_bytes: expected 0 (none) or more, got {}",
+                options.memory_limit_bytes);
   }
   for (const auto& [layer, map] : options.id_maps) {
     MOETAPE_TRY(spec.column_of(layer));
@@ -67,30 +74,35 @@ struct Recorder::Impl {
   AtomicCounters counters;
 };
 
-Result<int64_t> Recorder::required_bytes(const RouteSpec& spec, const RecorderOptions& options) {
+Result<int64_t> Recorder::required_bytes(const RouteSpec& spec, int64_t num_slots, const RecorderOptions& options) {
   MOETAPE_TRY(check_options(spec, options));
+  MOETAPE_TRY(Store::required_bytes(spec, num_slots));
   MOETAPE_ASSIGN(const int64_t lane_bytes, Lane::required_bytes(spec, options.max_rows));
-  if (lane_bytes > INT64_MAX / options.num_lanes) {
-    return fail(ErrorCode::kInvalidArgument, "num_lanes: {} lanes of {} bytes are more than memory can have",
-                options.num_lanes, lane_bytes);
+  const auto bytes = checked_add(lane_bytes, Commit::required_bytes(num_slots, options.max_rows));
+  const auto all_bytes = bytes ? checked_multiply(*bytes, options.num_lanes) : std::nullopt;
+  if (!all_bytes) {
+    return fail(ErrorCode::kInvalidArgument, "num_lanes: {} lanes of {} rows are more than memory can have",
+                options.num_lanes, options.max_rows);
   }
-  return lane_bytes * options.num_lanes;
+  return *all_bytes;
 }
 
 Result<std::unique_ptr<Recorder>> Recorder::create(std::shared_ptr<Store> store, const RecorderOptions& options) {
-  MOETAPE_ASSIGN(const int64_t bytes, required_bytes(store->spec(), options));
+  MOETAPE_ASSIGN(const int64_t bytes, required_bytes(store->spec(), store->num_slots(), options));
   if (options.memory_limit_bytes > 0 && bytes > options.memory_limit_bytes) {
     return fail(ErrorCode::kMemoryLimit, "recorder of {} rows in {} lanes: expected at most {} bytes, needs {}",
                 options.max_rows, options.num_lanes, options.memory_limit_bytes, bytes);
   }
-  auto impl = std::make_unique<Impl>(std::move(store), options);
-  impl->lanes.reserve(static_cast<size_t>(options.num_lanes));
-  for (int i = 0; i < options.num_lanes; ++i) {
-    MOETAPE_ASSIGN(Lane lane, Lane::create(impl->store->spec(), options.max_rows, &impl->options.id_maps));
-    MOETAPE_ASSIGN(StoreWriter writer, StoreWriter::open(impl->store));
-    impl->lanes.push_back({std::move(lane), Commit(std::move(writer), options.max_rows)});
-  }
-  return std::unique_ptr<Recorder>(new Recorder(std::move(impl)));
+  return guard_memory("recorder", [&]() -> Result<std::unique_ptr<Recorder>> {
+    auto impl = std::make_unique<Impl>(std::move(store), options);
+    impl->lanes.reserve(static_cast<size_t>(options.num_lanes));
+    for (int i = 0; i < options.num_lanes; ++i) {
+      MOETAPE_ASSIGN(Lane lane, Lane::create(impl->store->spec(), options.max_rows, &impl->options.id_maps));
+      MOETAPE_ASSIGN(StoreWriter writer, StoreWriter::open(impl->store));
+      impl->lanes.push_back({std::move(lane), Commit(std::move(writer), options.max_rows)});
+    }
+    return std::unique_ptr<Recorder>(new Recorder(std::move(impl)));
+  });
 }
 
 Recorder::Recorder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -120,10 +132,8 @@ Status Recorder::capture(int32_t layer, const IdsView& ids, int lane, int64_t of
 Status Recorder::capture_all(const IdsView& first, int64_t layer_stride, int32_t num_layers, int lane) {
   const auto layers = spec().layers();
   if (num_layers != spec().num_moe_layers()) {
-    MOETAPE_ASSIGN(LaneState* state, impl_->lane_at(lane));
     const Failure failure = fail(ErrorCode::kWrongShape, "ids: expected {} layers, got {}", layers.size(), num_layers);
-    state->lane.fail_step(failure.value());
-    count(impl_->counters.failed_captures);
+    MOETAPE_TRY(fail_step(failure.value(), lane));
     return failure;
   }
   IdsView ids = first;
@@ -131,6 +141,13 @@ Status Recorder::capture_all(const IdsView& first, int64_t layer_stride, int32_t
     MOETAPE_TRY(capture(layer, ids, lane));
     ids.data = static_cast<const std::byte*>(ids.data) + layer_stride * int_type_bytes(ids.type);
   }
+  return {};
+}
+
+Status Recorder::fail_step(const Error& error, int lane) {
+  count(impl_->counters.failed_captures);
+  MOETAPE_ASSIGN(LaneState* state, impl_->lane_at(lane));
+  state->lane.fail_step(error);
   return {};
 }
 

@@ -183,7 +183,7 @@ TEST_F(Recording, VersionsAreOfTheStepOrOfTheToken) {
   step({0}, {{0, 1}}, {.version = 3});
   for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{0, 1}, {2, 3}}));
   const std::vector<uint32_t> versions = {4, 5};
-  value_of(commit({1, 2}, Layout::whole(), {.versions = versions}));
+  value_of(commit({1, 2}, Layout::whole(), {.versions = std::span<const uint32_t>(versions)}));
   const auto slots = slots_from(0, 3);
   EXPECT_THAT(value_of(store->read(Slots(slots))).versions(),
               ElementsAre(VersionRun{0, 1, 3}, VersionRun{1, 2, 4}, VersionRun{2, 3, 5}));
@@ -200,6 +200,31 @@ TEST_F(Recording, AStepOrVersionThatCannotBeRefusesTheSlots) {
   EXPECT_THAT(shown(*store, {1}), ElementsAre("refused"));
   step({0, 1}, {{0, 1}, {2, 3}}, {.step = 7});
   EXPECT_THAT(shown(*store, {0, 1}), ElementsAre("0 1 0 1", "2 3 2 3"));
+}
+
+TEST_F(Recording, AWrongNumberOfVersionsFailsTheStepLikeAnythingElse) {
+  make(two_layers(), {.max_rows = 4});
+  step({0, 1}, {{0, 1}, {2, 3}});
+  for (const std::vector<uint32_t>& versions : {std::vector<uint32_t>{}, std::vector<uint32_t>{1, 2, 3}}) {
+    for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{4, 5}, {6, 7}}));
+    expect_error(commit({0, 1}, Layout::whole(), {.versions = std::span<const uint32_t>(versions)}),
+                 ErrorCode::kWrongShape, "versions: expected 2");
+    EXPECT_THAT(shown(*store, {0, 1}), ElementsAre("refused", "refused"));
+  }
+  EXPECT_EQ(recorder->counters().failed_commits, 2);
+  step({0, 1}, {{0, 1}, {2, 3}});
+}
+
+TEST_F(Recording, ASlotThatAnotherLaneWroteInThisStepIsRefusedAndCounted) {
+  make(two_layers(), {.max_rows = 4, .num_lanes = 2});
+  step({0, 1}, {{0, 1}, {2, 3}}, {.step = 5, .lane = 0});
+  step({3}, {{0, 1}}, {.step = 9, .lane = 0});
+  for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{4, 5}, {6, 7}, {1, 0}}, 1));
+  const Ticket ticket = value_of(commit({1, 2, 3}, Layout::whole(), {.step = 5, .lane = 1}));
+  EXPECT_EQ(ticket.report().num_kept, 1);
+  EXPECT_EQ(ticket.report().num_by_fault[static_cast<size_t>(RowFault::kSuperseded)], 2);
+  EXPECT_EQ(ticket.report().first_offender->value, 1);  // the slot
+  EXPECT_THAT(shown(*store, {0, 1, 2, 3}), ElementsAre("0 1 0 1", "refused", "6 7 6 7", "0 1 0 1"));
 }
 
 TEST_F(Recording, SlotsOutOfRangeOrTwiceFailTheWholeStep) {
@@ -279,6 +304,10 @@ TEST_F(Recording, SizesAndOptionsAreCheckedAtCreation) {  // cases K01 A04
   make(two_layers(), {.max_rows = 1});
   expect_error(Recorder::create(store, {.max_rows = 0}), ErrorCode::kInvalidArgument, "max_rows");
   expect_error(Recorder::create(store, {.max_rows = 1, .num_lanes = 0}), ErrorCode::kInvalidArgument, "num_lanes");
+  expect_error(Recorder::create(store, {.max_rows = 1, .memory_limit_bytes = -1}), ErrorCode::kInvalidArgument,
+               "memory_limit_bytes");
+  const RouteSpec spec = store->spec();
+  EXPECT_GE(value_of(Recorder::required_bytes(spec, 1 << 20, {.max_rows = 1})), (1 << 20) / 8);
   expect_error(Recorder::create(store, {.max_rows = INT64_MAX / 2}), ErrorCode::kInvalidArgument, "max_rows");
   expect_error(Recorder::create(store, {.max_rows = 1 << 20, .memory_limit_bytes = 1024}), ErrorCode::kMemoryLimit,
                "expected at most 1024 bytes");

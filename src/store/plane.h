@@ -30,11 +30,20 @@ class Plane {
 
   void set_stamp(int64_t slot, Stamp stamp) { word(slot).store(stamp, std::memory_order_release); }
 
-  // Row i goes to slots[i] under stamps[i]; a slot below 0 is skipped.
-  void place(const int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride,
-             const Stamp* stamps) {
+  // Row i goes to slots[i] under stamps[i]; a slot below 0 is skipped. A slot never carries a stamp twice, nor
+  // goes back (R9): where it holds a row of a later step that row stays, and where it was written in this very
+  // step the row is refused; both turn slots[i] into kSuperseded. Returns how many.
+  static constexpr int64_t kSuperseded = -2;
+  int64_t place(int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride, const Stamp* stamps) {
+    int64_t num_superseded = 0;
     for (int64_t i = 0; i < count; ++i) {
-      if (slots[i] >= 0) word(slots[i]).store(refused(step_of(stamps[i])), std::memory_order_relaxed);
+      if (slots[i] < 0) continue;
+      const uint64_t step = step_of(stamps[i]);
+      const uint64_t before = step_of(word(slots[i]).load(std::memory_order_relaxed));
+      if (before <= step) word(slots[i]).store(refused(step), std::memory_order_relaxed);
+      if (before < step) continue;
+      slots[i] = kSuperseded;
+      num_superseded += 1;
     }
     simd::store_fence();  // R1: the bytes may be streamed, and streams overtake plain stores
     std::atomic_thread_fence(std::memory_order_release);
@@ -43,6 +52,7 @@ class Plane {
     for (int64_t i = 0; i < count; ++i) {
       if (slots[i] >= 0) set_stamp(slots[i], stamps[i]);
     }
+    return num_superseded;
   }
 
   // Row slots[i] goes to out + i * row_bytes(); a slot below 0 leaves its row as it is.

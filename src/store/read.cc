@@ -10,11 +10,8 @@
 namespace moetape::inline v0 {
 
 Result<Gather> Gather::begin(const Store::Impl& impl, std::optional<int64_t> as_of) {
-  if (!as_of) return Gather(impl, impl.writers.last_submitted());
-  if (*as_of < 0 || *as_of > kMaxStep) {
-    return fail(ErrorCode::kStepOrder, "as_of: expected 0 to {}, got {}", kMaxStep, *as_of);
-  }
-  return Gather(impl, static_cast<uint64_t>(*as_of));
+  MOETAPE_ASSIGN(const uint64_t step, impl.as_of_or_last(as_of));
+  return Gather(impl, step);
 }
 
 Reason Gather::judge(int64_t slot, Stamp stamp) const {
@@ -24,20 +21,27 @@ Reason Gather::judge(int64_t slot, Stamp stamp) const {
   const bool is_refused = counts && version_of(stamp) == kRefusedVersion;
   if (counts && step > as_of_) return Reason::kLater;
   if (counts && !is_refused) return Reason::kValid;
-  // A refusal under a step that is still open is a row that is being written.
-  if (under_way_.newest_open > cutoff || (is_refused && step > under_way_.last_submitted)) return Reason::kPending;
-  if (under_way_.newest_lost > std::max(cutoff, is_refused ? step - 1 : 0)) return Reason::kLost;
+  if (under_way_.newest_open > cutoff) return Reason::kPending;
   if (is_refused) return Reason::kRefused;
+  if (under_way_.newest_lost > cutoff) return Reason::kLost;
   const bool given_away = stamp != 0 || std::atomic_ref<uint64_t>(impl_->cutoffs[slot]).load() != 0;
   return given_away ? Reason::kInvalidated : Reason::kUnwritten;
 }
 
-// The row changed under the copy: its writer is at work or has just finished.
+// A row that changed under the copy, or that carries a refusal: its writer is at work or has finished.
 Reason Gather::read_again(int64_t slot, std::byte* row, Stamp* stamp) const {
   constexpr int kAttempts = 64;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     *stamp = impl_->plane.stamp(slot);
-    if (const Reason reason = judge(slot, *stamp); reason != Reason::kValid) return reason;
+    const Reason reason = judge(slot, *stamp);
+    if (reason == Reason::kRefused) {
+      // Final only if its step is not open, as of a look behind the one at the stamp (R5).
+      const StepsUnderWay now = impl_->writers.under_way(as_of_);
+      if (now.newest_open >= step_of(*stamp)) return Reason::kPending;
+      if (impl_->plane.stamp(slot) != *stamp) continue;
+      return now.newest_lost >= step_of(*stamp) ? Reason::kLost : Reason::kRefused;
+    }
+    if (reason != Reason::kValid) return reason;
     impl_->plane.gather(&slot, 1, row);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (impl_->plane.stamp_after_copy(slot) == *stamp) return judge(slot, *stamp);
@@ -57,22 +61,18 @@ void Gather::block(const int64_t* slots, int64_t count, std::byte* rows, Reason*
   plane.gather(wanted.data(), count, rows);
   std::atomic_thread_fence(std::memory_order_acquire);  // R3
   for (int64_t i = 0; i < count; ++i) {
-    if (slots[i] < 0) {
-      reasons[i] = Reason::kNoSlot;
-    } else if (wanted[i] >= 0 && plane.stamp_after_copy(slots[i]) != stamps[i]) {
-      reasons[i] = read_again(slots[i], rows + i * plane.row_bytes(), &stamps[i]);
-    } else {
-      reasons[i] = judge(slots[i], stamps[i]);
-    }
-    if (reasons[i] != Reason::kValid) {
-      std::memset(rows + i * plane.row_bytes(), 0, static_cast<size_t>(plane.row_bytes()));
-    }
+    const bool changed = wanted[i] >= 0 && plane.stamp_after_copy(slots[i]) != stamps[i];
+    reasons[i] = slots[i] < 0 ? Reason::kNoSlot : changed ? Reason::kRefused : judge(slots[i], stamps[i]);
+    if (reasons[i] == Reason::kRefused) reasons[i] = read_again(slots[i], rows + i * plane.row_bytes(), &stamps[i]);
+    if (reasons[i] == Reason::kValid) continue;
+    std::memset(rows + i * plane.row_bytes(), 0, static_cast<size_t>(plane.row_bytes()));
   }
 }
 
 namespace {
 
-Status check_positions(const Slots& slots, const ReadOptions& options) {
+Status check_options(const Slots& slots, const ReadOptions& options) {
+  MOETAPE_TRY(Store::Impl::check_size(slots, "slots"));
   if (options.start < 0) return fail(ErrorCode::kOutOfRange, "start: expected 0 or more, got {}", options.start);
   const auto num_tokens = static_cast<int64_t>(options.tokens.size());
   if (num_tokens != 0 && num_tokens != slots.size()) {
@@ -105,10 +105,7 @@ class StoreRows final : public RowSource {
   int64_t num_rows() const override { return static_cast<int64_t>(slots_.size()); }
 
   Status pull(int64_t first, int64_t count, std::byte* rows, Reason* reasons) override {
-    if (first < 0 || count < 0 || first + count > num_rows()) {
-      return fail(ErrorCode::kOutOfRange, "rows: expected a part of [0, {}), got [{}, {})", num_rows(), first,
-                  first + count);
-    }
+    MOETAPE_TRY(check_part(first, count));
     const Store::Impl& impl = store_->impl();
     Store::Impl::Use use(impl);
     MOETAPE_TRY(use.check());
@@ -134,7 +131,7 @@ class StoreRows final : public RowSource {
 Result<Routes> Store::read(const Slots& slots, const ReadOptions& options) const {
   Impl::Use use(*impl_);
   MOETAPE_TRY(use.check());
-  MOETAPE_TRY(check_positions(slots, options));
+  MOETAPE_TRY(check_options(slots, options));
   MOETAPE_ASSIGN(const Gather gather, Gather::begin(*impl_, options.as_of));
   MOETAPE_ASSIGN(RoutesBuilder builder, RoutesBuilder::create(impl_->spec, options.start, slots.size()));
   std::array<int64_t, kBlockSlots> block;
@@ -150,14 +147,13 @@ Result<Routes> Store::read(const Slots& slots, const ReadOptions& options) const
   return std::move(builder).finish();
 }
 
-Result<std::unique_ptr<RowSource>> Store::rows(const Slots& slots, const ReadOptions& options) const {
+Result<std::unique_ptr<RowSource>> Store::rows(const Slots& slots, int64_t start, std::optional<int64_t> as_of) const {
   Impl::Use use(*impl_);
   MOETAPE_TRY(use.check());
-  MOETAPE_TRY(check_positions(slots, options));
-  MOETAPE_ASSIGN(const Gather gather, Gather::begin(*impl_, options.as_of));
-  std::vector<int64_t> resolved(static_cast<size_t>(slots.size()));
-  MOETAPE_TRY(impl_->resolve(slots, "slots", 0, slots.size(), resolved.data()));
-  return std::make_unique<StoreRows>(shared_from_this(), std::move(resolved), options.start, gather.as_of());
+  MOETAPE_TRY(check_options(slots, {.start = start}));
+  MOETAPE_ASSIGN(const Gather gather, Gather::begin(*impl_, as_of));
+  MOETAPE_ASSIGN(std::vector<int64_t> resolved, impl_->resolved(slots, "slots"));
+  return std::make_unique<StoreRows>(shared_from_this(), std::move(resolved), start, gather.as_of());
 }
 
 }  // namespace moetape::inline v0

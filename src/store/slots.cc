@@ -7,7 +7,8 @@
 namespace moetape::inline v0 {
 
 void Slots::copy(int64_t first, int64_t count, int64_t* out) const {
-  if (block_size_ == 0) {
+  constexpr int64_t kNowhere = std::numeric_limits<int64_t>::max();
+  if (!in_blocks_) {
     if (wide_) {
       std::memcpy(out, static_cast<const int64_t*>(data_) + first, static_cast<size_t>(count) * 8);
     } else {
@@ -15,7 +16,10 @@ void Slots::copy(int64_t first, int64_t count, int64_t* out) const {
     }
     return;
   }
-  constexpr int64_t kNowhere = std::numeric_limits<int64_t>::max();
+  if (block_size_ < 1) {
+    std::fill_n(out, count, kNowhere);
+    return;
+  }
   int64_t done = 0;
   while (done < count) {
     const int64_t block = (first + done) / block_size_;

@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/fail.h"
+#include "base/memory_guard.h"
 #include "store/store_impl.h"
 
 namespace moetape::inline v0 {
@@ -52,25 +53,43 @@ uint64_t Store::Impl::cutoff(int64_t slot) const {
 
 namespace {
 
-void raise(std::atomic_ref<uint64_t> value, uint64_t to) {
+template <class Atomic>
+void raise(Atomic& value, uint64_t to) {
   uint64_t now = value.load(std::memory_order_relaxed);
   while (now < to && !value.compare_exchange_weak(now, to, std::memory_order_acq_rel)) {
   }
 }
 
-Result<uint64_t> checked_as_of(std::optional<int64_t> as_of, uint64_t last) {
-  if (!as_of) return last;
+}  // namespace
+
+Result<uint64_t> Store::Impl::as_of_or_last(std::optional<int64_t> as_of) const {
+  if (!as_of) return writers.last_submitted();
   if (*as_of < 0 || *as_of > kMaxStep) {
     return fail(ErrorCode::kStepOrder, "as_of: expected 0 to {}, got {}", kMaxStep, *as_of);
   }
   return static_cast<uint64_t>(*as_of);
 }
 
-}  // namespace
+Status Store::Impl::check_size(const Slots& slots, const char* name) {
+  if (slots.size() <= kMaxSlotsPerCall) return {};
+  return fail(ErrorCode::kInvalidArgument, "{}: expected at most {} in one call, got {}", name, kMaxSlotsPerCall,
+              slots.size());
+}
+
+Result<std::vector<int64_t>> Store::Impl::resolved(const Slots& slots, const char* name) const {
+  MOETAPE_TRY(check_size(slots, name));
+  return guard_memory(name, [&]() -> Result<std::vector<int64_t>> {
+    std::vector<int64_t> out(static_cast<size_t>(slots.size()));
+    MOETAPE_TRY(resolve(slots, name, 0, slots.size(), out.data()));
+    return out;
+  });
+}
 
 void Store::Impl::invalidate(const int64_t* slots, int64_t count, uint64_t as_of) {
   for (int64_t i = 0; i < count; ++i) {
-    if (slots[i] >= 0) raise(std::atomic_ref<uint64_t>(cutoffs[slots[i]]), as_of);
+    if (slots[i] < 0) continue;
+    std::atomic_ref<uint64_t> cutoff(cutoffs[slots[i]]);
+    raise(cutoff, as_of);
   }
 }
 
@@ -112,7 +131,8 @@ int64_t Store::last_step() const { return static_cast<int64_t>(impl_->writers.la
 Status Store::invalidate(const Slots& slots, std::optional<int64_t> as_of) {
   Impl::Use use(*impl_);
   MOETAPE_TRY(use.check());
-  MOETAPE_ASSIGN(const uint64_t step, checked_as_of(as_of, impl_->writers.last_submitted()));
+  MOETAPE_TRY(Impl::check_size(slots, "slots"));
+  MOETAPE_ASSIGN(const uint64_t step, impl_->as_of_or_last(as_of));
   // All slots are checked before the first cutoff is raised.
   std::array<int64_t, kBlockSlots> block;
   for (const bool apply : {false, true}) {
@@ -128,10 +148,8 @@ Status Store::invalidate(const Slots& slots, std::optional<int64_t> as_of) {
 Status Store::reset(std::optional<int64_t> as_of) {
   Impl::Use use(*impl_);
   MOETAPE_TRY(use.check());
-  MOETAPE_ASSIGN(const uint64_t step, checked_as_of(as_of, impl_->writers.last_submitted()));
-  uint64_t now = impl_->store_cutoff.load();
-  while (now < step && !impl_->store_cutoff.compare_exchange_weak(now, step)) {
-  }
+  MOETAPE_ASSIGN(const uint64_t step, impl_->as_of_or_last(as_of));
+  raise(impl_->store_cutoff, step);
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "memory/segment.h"
 #include "moetape/store.h"
@@ -34,6 +35,11 @@ struct Store::Impl {
 
   // Slots [first, first + count) with "no place" as -1; kOutOfRange names the first slot that is neither.
   Status resolve(const Slots& slots, const char* name, int64_t first, int64_t count, int64_t* out) const;
+  // The same for all of them; kOutOfMemory, and kInvalidArgument for more than kMaxSlotsPerCall.
+  Result<std::vector<int64_t>> resolved(const Slots& slots, const char* name) const;
+  static Status check_size(const Slots& slots, const char* name);
+  // kStepOrder for what is no step.
+  Result<uint64_t> as_of_or_last(std::optional<int64_t> as_of) const;
   // Raises the cutoffs of slots that resolve() gave.
   void invalidate(const int64_t* slots, int64_t count, uint64_t as_of);
   uint64_t cutoff(int64_t slot) const;

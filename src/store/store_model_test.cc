@@ -105,6 +105,7 @@ class RandomRun {
 
   void commit() {
     const auto slots = some_slots();
+    auto places = slots;
     const auto rows = rows_for(slots.size());
     const auto version = static_cast<uint32_t>(below(4));
     // Blocks, as the recorder does it.
@@ -114,7 +115,7 @@ class RandomRun {
     const std::vector<Stamp> stamps(slots.size(), make_stamp(version, step));
     for (size_t first = 0; first < slots.size(); first += kBlockSlots) {
       const size_t count = std::min<size_t>(kBlockSlots, slots.size() - first);
-      writer_.place(slots.data() + first, static_cast<int64_t>(count), bytes.data() + first * 16, 16,
+      writer_.place(places.data() + first, static_cast<int64_t>(count), bytes.data() + first * 16, 16,
                     stamps.data() + first);
     }
     writer_.land(step);
@@ -166,9 +167,8 @@ class RandomRun {
     if (to < 0) return;
     ModelSlot& slot = model_.slots[static_cast<size_t>(to)];
     const uint64_t cutoff = slot.cutoff;
-    slot = {};
-    slot.cutoff = cutoff;
-    if (row.reason == Reason::kValid) slot = {step, row.version, false, cutoff, row.row};
+    slot = row.reason == Reason::kValid ? ModelSlot{step, row.version, false, cutoff, row.row}
+                                        : ModelSlot{step, 0, true, cutoff, {}};
   }
 
   void move() {

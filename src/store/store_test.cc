@@ -79,7 +79,8 @@ TEST_F(StoreStory, ALateCommitDoesNotReviveASlotThatWasGivenAway) {
   expect_ok(store->invalidate(Slots(slots)));
   const std::vector<std::byte> row(16);
   const Stamp stamp = make_stamp(0, step);
-  writer.place(slots.data(), 1, row.data(), 16, &stamp);
+  int64_t slot = 7;
+  EXPECT_EQ(writer.place(&slot, 1, row.data(), 16, &stamp), 0);
   writer.land(step);
   EXPECT_EQ(reason_at(*store, 7), Reason::kInvalidated);
 }
@@ -183,7 +184,8 @@ TEST_F(StoreStory, MovingWhatNobodySavedLeavesMissingRows) {  // case B01
   const std::vector<int64_t> never_written = {30};
   const std::vector<int64_t> target = {8};
   expect_ok(store->move(Slots(never_written), Slots(target)));
-  EXPECT_EQ(reason_at(*store, 8), Reason::kUnwritten);
+  EXPECT_EQ(reason_at(*store, 8), Reason::kRefused);
+  EXPECT_EQ(reason_at(*store, 8, 1), Reason::kLater);  // a row was there
 }
 
 TEST_F(StoreStory, MovesReadAllSourcesFirst) {
@@ -213,7 +215,7 @@ TEST_F(StoreStory, WriteBringsRoutesBackWithTheirVersionsAndGaps) {
   expect_ok(other->write(Slots(slots), saved));
   const Routes again = read(*other, slots);
   EXPECT_EQ(again, saved);
-  EXPECT_EQ(again.reasons()[1], Reason::kUnwritten);
+  EXPECT_EQ(again.reasons()[1], Reason::kRefused);
 }
 
 TEST_F(StoreStory, WriteAsksForTheVersionOfRowsThatCarryNone) {
@@ -230,7 +232,7 @@ TEST_F(StoreStory, WriteRefusesRoutesOfAnotherSpec) {
   fields.layers = {1, 2, 3};
   const Routes routes = value_of(Routes::empty(value_of(RouteSpec::create(fields)), 0));
   const std::vector<int64_t> none;
-  expect_error(store->write(Slots(none), routes), ErrorCode::kSpecMismatch, "expected spec");
+  expect_error(store->write(Slots(none), routes), ErrorCode::kSpecMismatch, "layers [1, 2, 4] and [1, 2, 3]");
 }
 
 TEST_F(StoreStory, WhereTheEngineCountsStepsEveryStepMustBeGiven) {
@@ -238,7 +240,8 @@ TEST_F(StoreStory, WhereTheEngineCountsStepsEveryStepMustBeGiven) {
   const std::vector<int64_t> from = {0};
   const std::vector<int64_t> to = {1};
   expect_error(store->move(Slots(from), Slots(to)), ErrorCode::kStepOrder, "last: 40");
-  expect_error(store->move(Slots(from), Slots(to), {.step = 39}), ErrorCode::kStepOrder, "at least 40");
+  expect_error(store->move(Slots(from), Slots(to), {.step = 39}), ErrorCode::kStepOrder, "expected 41 or more");
+  expect_error(store->move(Slots(from), Slots(to), {.step = 40}), ErrorCode::kStepOrder, "expected 41 or more");
   expect_ok(store->move(Slots(from), Slots(to), {.step = 41}));
   commit_rows(writer, {2}, {row_of(2)}, 0, 41);  // a move comes before its step's commits
   EXPECT_EQ(store->last_step(), 41);
@@ -247,10 +250,65 @@ TEST_F(StoreStory, WhereTheEngineCountsStepsEveryStepMustBeGiven) {
   expect_error(writer.submit(kMaxStep + 1), ErrorCode::kStepOrder, "got 1099511627776");
 }
 
+TEST_F(StoreStory, ASlotTakesOneRowAStep) {
+  commit_rows(writer, {0, 1}, {row_of(0), row_of(1)}, 0, 1);
+  const std::vector<int64_t> first = {0};
+  const std::vector<int64_t> second = {1};
+  const std::vector<int64_t> target = {5};
+  expect_ok(store->move(Slots(first), Slots(target), {.step = 2}));
+  expect_error(store->move(Slots(second), Slots(target), {.step = 2}), ErrorCode::kConflict, "to[0]");
+  EXPECT_EQ(row_at(read(*store, {5}), 0), row_of(0));
+  commit_rows(writer, {5}, {row_of(9)}, 0, 2);  // as the move's step: which row it is cannot be told
+  EXPECT_EQ(reason_at(*store, 5), Reason::kRefused);
+  commit_rows(writer, {5}, {row_of(9)}, 0, 3);
+  EXPECT_EQ(row_at(read(*store, {5}), 0), row_of(9));
+}
+
+TEST_F(StoreStory, AnOlderStepThatArrivesLateChangesNothing) {
+  auto late = value_of(StoreWriter::open(store));
+  commit_rows(writer, {5, 6}, {row_of(1), row_of(2)}, 0, 10);
+  commit_rows(late, {5, 7}, {row_of(3), row_of(4)}, 0, 3);
+  EXPECT_EQ(row_at(read(*store, {5}), 0), row_of(1));
+  EXPECT_EQ(row_at(read(*store, {7}), 0), row_of(4));
+}
+
+TEST_F(StoreStory, ARowBeingWrittenIsPendingWhoeverLooksWhenever) {
+  auto late = value_of(StoreWriter::open(store));
+  commit_rows(writer, {0}, {row_of(0)}, 0, 10);
+  const uint64_t step = value_of(late.submit(3));
+  const int64_t slot = 5;
+  late.refuse(&slot, 1, step);  // what a slot carries while its row is written
+  EXPECT_EQ(reason_at(*store, 5), Reason::kPending);
+  EXPECT_EQ(reason_at(*store, 5, 2), Reason::kLater);
+  late.land(step);
+  EXPECT_EQ(reason_at(*store, 5), Reason::kRefused);
+}
+
+TEST_F(StoreStory, RoutesThatMayRepeatIdsDoNotBreakAStoresPromise) {
+  RouteSpecFields fields = tiny_spec().fields();
+  fields.distinct = true;
+  const auto strict = value_of(Store::create(value_of(RouteSpec::create(fields)), {.num_slots = 4}));
+  const std::vector<uint8_t> ids = {1, 1, 3, 4, 5, 6};
+  const Routes routes = value_of(Routes::from_ids(tiny_spec(), 0, {.ids = ids.data(), .num_rows = 1}));
+  const std::vector<int64_t> slots = {0};
+  expect_error(strict->write(Slots(slots), routes, {.version = 1}), ErrorCode::kSpecMismatch, "distinct");
+}
+
+TEST_F(StoreStory, AbsurdNumbersOfSlotsAreRefusedBeforeAnyMemoryIsTaken) {
+  const std::vector<int64_t> nowhere = {-1};
+  const Slots absurd = Slots::blocks(nowhere, int64_t{1} << 61, int64_t{1} << 61);
+  expect_error(store->rows(absurd), ErrorCode::kInvalidArgument, "at most 268435456");
+  expect_error(store->read(absurd), ErrorCode::kInvalidArgument, "at most 268435456");
+  expect_error(store->invalidate(absurd), ErrorCode::kInvalidArgument, "at most 268435456");
+  expect_error(store->move(absurd, absurd), ErrorCode::kInvalidArgument, "at most 268435456");
+  expect_error(store->read(Slots::blocks(nowhere, 0, 1)), ErrorCode::kOutOfRange, "slots[0]");
+  EXPECT_EQ(Slots::blocks(nowhere, 4, -1).size(), 0);
+}
+
 TEST_F(StoreStory, LazyRowsGiveWhatReadGives) {
   commit_rows(writer, {2, 3}, {row_of(2), row_of(3)});
   const std::vector<int64_t> slots = {3, 17, 2};
-  const auto source = value_of(store->rows(Slots(slots), {.start = 4}));
+  const auto source = value_of(store->rows(Slots(slots), 4));
   commit_rows(writer, {3}, {row_of(200)});  // after the source's as_of
   std::vector<std::byte> bytes(18);
   std::vector<Reason> reasons(3);
@@ -259,7 +317,7 @@ TEST_F(StoreStory, LazyRowsGiveWhatReadGives) {
   EXPECT_THAT(reasons, ElementsAre(Reason::kLater, Reason::kUnwritten, Reason::kValid));
   EXPECT_EQ(std::memcmp(bytes.data() + 12, row_of(2).data(), 6), 0);
   EXPECT_EQ(source->start(), 4);
-  expect_error(source->pull(2, 2, bytes.data(), reasons.data()), ErrorCode::kOutOfRange, "got [2, 4)");
+  expect_error(source->pull(2, 2, bytes.data(), reasons.data()), ErrorCode::kOutOfRange, "[2, 4)");
 }
 
 TEST_F(StoreStory, BadArgumentsAreNamedAndNothingChanges) {

@@ -43,7 +43,7 @@ inline Row row_of(uint8_t first) {
 }
 
 // Commits rows as one step of `writer`; returns the step.
-inline uint64_t commit_rows(StoreWriter& writer, const std::vector<int64_t>& slots, const std::vector<Row>& rows,
+inline uint64_t commit_rows(StoreWriter& writer, std::vector<int64_t> slots, const std::vector<Row>& rows,
                             uint32_t version = 0, std::optional<int64_t> step = std::nullopt) {
   const uint64_t number = value_of(writer.submit(step));
   const int64_t stride = writer.store().spec.row_stride();

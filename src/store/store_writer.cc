@@ -20,16 +20,16 @@ StoreWriter::~StoreWriter() {
 
 Result<uint64_t> StoreWriter::submit(std::optional<int64_t> step) { return store().writers.submit(writer_, step); }
 
-void StoreWriter::place(const int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride,
+int64_t StoreWriter::place(int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride,
                         const Stamp* stamps) {
-  store().plane.place(slots, count, rows, row_stride, stamps);
+  return store().plane.place(slots, count, rows, row_stride, stamps);
 }
 
 void StoreWriter::refuse(const int64_t* slots, int64_t count, uint64_t step) {
   // Step 0 has no stamp: before the first step there is nothing that could live on.
   const Stamp stamp = step == 0 ? 0 : refused(step);
   for (int64_t i = 0; i < count; ++i) {
-    if (slots[i] >= 0) store().plane.set_stamp(slots[i], stamp);
+    if (slots[i] >= 0 && step_of(store().plane.stamp(slots[i])) <= step) store().plane.set_stamp(slots[i], stamp);
   }
 }
 

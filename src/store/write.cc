@@ -6,6 +6,9 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "base/memory_guard.h"
+#include "routes/assembly.h"
+#include "routes/spec_check.h"
 #include "store/store_impl.h"
 
 namespace moetape::inline v0 {
@@ -36,12 +39,6 @@ class HostStep {
   uint64_t step_;
 };
 
-Result<std::vector<int64_t>> resolved(const Store::Impl& impl, const Slots& slots, const char* name) {
-  std::vector<int64_t> out(static_cast<size_t>(slots.size()));
-  MOETAPE_TRY(impl.resolve(slots, name, 0, slots.size(), out.data()));
-  return out;
-}
-
 Status check_distinct(const std::vector<int64_t>& slots, const char* name) {
   std::unordered_set<int64_t> seen;
   for (size_t i = 0; i < slots.size(); ++i) {
@@ -51,32 +48,30 @@ Status check_distinct(const std::vector<int64_t>& slots, const char* name) {
   return {};
 }
 
-// A missing row leaves nothing in its slot; a valid one is placed under its version and this step.
-void place(Store::Impl& impl, const std::vector<int64_t>& slots, const std::byte* rows,
-           const std::vector<Stamp>& stamps) {
-  const int64_t row_bytes = impl.spec.row_bytes();
-  std::array<int64_t, kBlockSlots> valid;
-  for (size_t first = 0; first < slots.size(); first += kBlockSlots) {
-    const auto count = static_cast<int64_t>(std::min(slots.size() - first, static_cast<size_t>(kBlockSlots)));
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t slot = slots[first + static_cast<size_t>(i)];
-      const bool missing = stamps[first + static_cast<size_t>(i)] == 0;
-      valid[static_cast<size_t>(i)] = missing ? -1 : slot;
-      if (missing && slot >= 0) impl.plane.set_stamp(slot, 0);
-    }
-    impl.plane.place(valid.data(), count, rows + static_cast<int64_t>(first) * row_bytes, row_bytes,
-                     stamps.data() + first);
+// One stamp a slot and step: readers could not tell two rows under one stamp apart (R9).
+Status check_unwritten(const Store::Impl& impl, const std::vector<int64_t>& slots, const char* name, uint64_t step) {
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] < 0 || step_of(impl.plane.stamp(slots[i])) < step) continue;
+    return fail(ErrorCode::kConflict, "{}[{}]: expected a slot that was last written before step {}, got {}", name, i,
+                step, slots[i]);
   }
+  return {};
 }
 
-// The version of each row, kRefusedVersion where it has none.
-std::vector<uint32_t> version_by_row(const Routes& routes) {
-  std::vector<uint32_t> versions(static_cast<size_t>(routes.num_rows()), kRefusedVersion);
-  for (const VersionRun& run : routes.versions()) {
-    std::fill(versions.begin() + (run.start - routes.start()), versions.begin() + (run.end - routes.start()),
-              run.version);
+// A row of stamp 0 is missing, and then so is its slot.
+void place(Store::Impl& impl, std::vector<int64_t> slots, const std::byte* rows, const std::vector<Stamp>& stamps,
+           uint64_t step) {
+  const int64_t row_bytes = impl.spec.row_bytes();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] < 0 || stamps[i] != 0) continue;
+    impl.plane.set_stamp(slots[i], refused(step));
+    slots[i] = -1;
   }
-  return versions;
+  const auto num_slots = static_cast<int64_t>(slots.size());
+  for (int64_t first = 0; first < num_slots; first += kBlockSlots) {
+    impl.plane.place(slots.data() + first, std::min(kBlockSlots, num_slots - first), rows + first * row_bytes,
+                     row_bytes, stamps.data() + first);
+  }
 }
 
 }  // namespace
@@ -87,35 +82,39 @@ Status Store::move(const Slots& from, const Slots& to, const WriteOptions& optio
   if (from.size() != to.size()) {
     return fail(ErrorCode::kWrongShape, "to: expected {} slots, as many as from, got {}", from.size(), to.size());
   }
-  MOETAPE_ASSIGN(const std::vector<int64_t> sources, resolved(*impl_, from, "from"));
-  MOETAPE_ASSIGN(const std::vector<int64_t> targets, resolved(*impl_, to, "to"));
-  MOETAPE_TRY(check_distinct(targets, "to"));
-  std::lock_guard lock(impl_->host_mutex);
-  MOETAPE_ASSIGN(const auto step, HostStep::open(*impl_, options));
+  MOETAPE_ASSIGN(const std::vector<int64_t> sources, impl_->resolved(from, "from"));
+  MOETAPE_ASSIGN(std::vector<int64_t> targets, impl_->resolved(to, "to"));
+  return guard_memory("move", [&]() -> Status {
+    MOETAPE_TRY(check_distinct(targets, "to"));
+    const int64_t row_bytes = impl_->spec.row_bytes();
+    MOETAPE_ASSIGN(Buffer rows, Buffer::allocate(from.size() * row_bytes));
+    std::vector<Stamp> stamps(sources.size());
+    std::vector<Reason> reasons(sources.size());
 
-  const int64_t row_bytes = impl_->spec.row_bytes();
-  MOETAPE_ASSIGN(Buffer rows, Buffer::allocate(from.size() * row_bytes));
-  std::vector<Stamp> stamps(sources.size());
-  std::vector<Reason> reasons(sources.size());
-  MOETAPE_ASSIGN(const Gather gather, Gather::begin(*impl_, static_cast<int64_t>(step->step())));
-  for (int64_t first = 0; first < from.size(); first += kBlockSlots) {
-    const int64_t count = std::min(kBlockSlots, from.size() - first);
-    gather.block(sources.data() + first, count, rows.mutable_data() + first * row_bytes, reasons.data() + first,
-                 stamps.data() + first);
-  }
-  for (size_t i = 0; i < stamps.size(); ++i) {
-    stamps[i] = reasons[i] == Reason::kValid ? make_stamp(version_of(stamps[i]), step->step()) : 0;
-  }
-  place(*impl_, targets, rows.data(), stamps);
-  return {};
+    std::lock_guard lock(impl_->host_mutex);
+    MOETAPE_ASSIGN(const auto step, HostStep::open(*impl_, options));
+    MOETAPE_TRY(check_unwritten(*impl_, targets, "to", step->step()));
+    MOETAPE_ASSIGN(const Gather gather, Gather::begin(*impl_, static_cast<int64_t>(step->step())));
+    for (int64_t first = 0; first < from.size(); first += kBlockSlots) {
+      const int64_t count = std::min(kBlockSlots, from.size() - first);
+      gather.block(sources.data() + first, count, rows.mutable_data() + first * row_bytes, reasons.data() + first,
+                   stamps.data() + first);
+    }
+    for (size_t i = 0; i < stamps.size(); ++i) {
+      stamps[i] = reasons[i] == Reason::kValid ? make_stamp(version_of(stamps[i]), step->step()) : 0;
+    }
+    place(*impl_, std::move(targets), rows.data(), stamps, step->step());
+    return {};
+  });
 }
 
 Status Store::write(const Slots& slots, const Routes& routes, const WriteOptions& options) {
   Impl::Use use(*impl_);
   MOETAPE_TRY(use.check());
-  if (routes.spec().fingerprint() != impl_->spec.fingerprint()) {
-    return fail(ErrorCode::kSpecMismatch, "routes: expected spec {:016x} of the store, got {:016x}",
-                impl_->spec.fingerprint(), routes.spec().fingerprint());
+  MOETAPE_TRY(check_same_spec("routes", impl_->spec, routes.spec()));
+  if (impl_->spec.distinct() && !routes.spec().distinct()) {
+    return fail(ErrorCode::kSpecMismatch, "routes: expected distinct ids, as the store promises; got a spec that "
+                                          "allows an id twice in a row");
   }
   if (slots.size() != routes.num_rows()) {
     return fail(ErrorCode::kWrongShape, "slots: expected {}, one per row of the routes, got {}", routes.num_rows(),
@@ -124,24 +123,25 @@ Status Store::write(const Slots& slots, const Routes& routes, const WriteOptions
   if (options.version && *options.version > kMaxVersion) {
     return fail(ErrorCode::kStepOrder, "version: expected 0 to {}, got {}", kMaxVersion, *options.version);
   }
-  MOETAPE_ASSIGN(const std::vector<int64_t> targets, resolved(*impl_, slots, "slots"));
-  MOETAPE_TRY(check_distinct(targets, "slots"));
-  const std::vector<uint32_t> versions = version_by_row(routes);
-  for (size_t i = 0; i < versions.size(); ++i) {
-    if (versions[i] == kRefusedVersion && routes.reasons()[i] == Reason::kValid && !options.version) {
+  MOETAPE_ASSIGN(std::vector<int64_t> targets, impl_->resolved(slots, "slots"));
+  return guard_memory("write", [&]() -> Status {
+    MOETAPE_TRY(check_distinct(targets, "slots"));
+    const std::vector<uint32_t> versions = row_versions(routes);
+    std::vector<Stamp> stamps(targets.size(), 0);
+    for (size_t i = 0; i < versions.size(); ++i) {
+      if (versions[i] != kNoVersion || routes.reasons()[i] != Reason::kValid || options.version) continue;
       return fail(ErrorCode::kInvalidArgument, "version: expected a number, since row {} carries none; got none", i);
     }
-  }
-  std::lock_guard lock(impl_->host_mutex);
-  MOETAPE_ASSIGN(const auto step, HostStep::open(*impl_, options));
-  std::vector<Stamp> stamps(targets.size(), 0);
-  for (size_t i = 0; i < stamps.size(); ++i) {
-    if (routes.reasons()[i] != Reason::kValid) continue;
-    const uint32_t version = versions[i] != kRefusedVersion ? versions[i] : *options.version;
-    stamps[i] = make_stamp(version, step->step());
-  }
-  place(*impl_, targets, routes.ids().data(), stamps);
-  return {};
+    std::lock_guard lock(impl_->host_mutex);
+    MOETAPE_ASSIGN(const auto step, HostStep::open(*impl_, options));
+    MOETAPE_TRY(check_unwritten(*impl_, targets, "slots", step->step()));
+    for (size_t i = 0; i < stamps.size(); ++i) {
+      if (routes.reasons()[i] != Reason::kValid) continue;
+      stamps[i] = make_stamp(versions[i] != kNoVersion ? versions[i] : *options.version, step->step());
+    }
+    place(*impl_, std::move(targets), routes.ids().data(), stamps, step->step());
+    return {};
+  });
 }
 
 }  // namespace moetape::inline v0

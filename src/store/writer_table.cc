@@ -46,8 +46,9 @@ Status WriterTable::check_step(const Writer& writer, bool host, std::optional<in
     return fail(ErrorCode::kStepOrder, "step: expected 1 to {}, got {}", kMaxStep, *step);
   }
   const auto given = static_cast<uint64_t>(*step);
-  if (host && given < last) {
-    return fail(ErrorCode::kStepOrder, "step: expected at least {}, the last step submitted, got {}", last, given);
+  if (host && (given < last || given == newest_of_lanes_)) {
+    return fail(ErrorCode::kStepOrder, "step: expected {} or more, before that step's commits, got {}",
+                std::max(last, newest_of_lanes_ + 1), given);
   }
   if (!host && given <= writer.newest) {
     return fail(ErrorCode::kStepOrder, "step: expected above {}, the last step of this lane, got {}",
@@ -73,6 +74,7 @@ Result<uint64_t> WriterTable::submit(int writer, std::optional<int64_t> step) {
   }
   engine_counts_ = engine_counts_ || step.has_value();
   entry.newest = submitted;
+  if (writer != kHost) newest_of_lanes_ = std::max(newest_of_lanes_, submitted);
   free->store(submitted, std::memory_order_release);
   last_submitted_.store(std::max(last, submitted), std::memory_order_release);
   return submitted;
@@ -91,7 +93,7 @@ void WriterTable::drop(int writer, uint64_t step) {
 }
 
 StepsUnderWay WriterTable::under_way(uint64_t as_of) const {
-  StepsUnderWay found = {.last_submitted = last_submitted()};
+  StepsUnderWay found;
   const int num_writers = num_writers_.load(std::memory_order_acquire);
   for (int i = 0; i < num_writers; ++i) {
     for (const auto& open : writers_[i].open) {

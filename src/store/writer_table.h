@@ -17,7 +17,6 @@ namespace moetape::inline v0 {
 
 // What a reader must know about steps <= its as_of before it looks at the first stamp.
 struct StepsUnderWay {
-  uint64_t last_submitted = 0;
   uint64_t newest_open = 0;  // 0 = none
   uint64_t newest_lost = 0;
 };
@@ -53,6 +52,7 @@ class WriterTable {
   bool engine_counts_ = false;
   std::atomic<int> num_writers_ = 1;  // ever used, the host among them
   std::atomic<uint64_t> last_submitted_ = 0;
+  uint64_t newest_of_lanes_ = 0;
   std::array<Writer, kMaxWriters> writers_;
 };
 

@@ -21,8 +21,11 @@ int64_t element(const IdsView& ids, int64_t row, int64_t column) {
     case IntType::kUint16: return static_cast<const uint16_t*>(ids.data)[index];
     case IntType::kInt32: return static_cast<const int32_t*>(ids.data)[index];
     case IntType::kUint32: return static_cast<const uint32_t*>(ids.data)[index];
-    default: return static_cast<const int64_t*>(ids.data)[index];
+    case IntType::kInt64: return static_cast<const int64_t*>(ids.data)[index];
+    case IntType::kUint64: break;
   }
+  const uint64_t id = static_cast<const uint64_t*>(ids.data)[index];
+  return static_cast<int64_t>(std::min<uint64_t>(id, INT64_MAX));
 }
 
 IdsView rows_of(const IdsView& ids, int64_t first, int64_t count) {
@@ -57,7 +60,8 @@ Lane::Lane(RouteSpec spec, int64_t max_rows, const std::map<int32_t, IdMap>* id_
       memory_(std::move(memory)),
       faults_(static_cast<size_t>(max_rows)),
       offenders_(static_cast<size_t>(max_rows), Offender{.layer = -1}),
-      extents_(static_cast<size_t>(spec_.num_moe_layers())) {
+      extents_(static_cast<size_t>(spec_.num_moe_layers())),
+      captured_(static_cast<size_t>(spec_.num_moe_layers())) {
   for (auto& extents : extents_) extents.reserve(4);
   if (!id_maps->empty()) mapped_.resize(static_cast<size_t>(kMappedRows * (spec_.top_k() + spec_.shared_columns())));
 }
@@ -68,12 +72,14 @@ void Lane::clear() {
     for (Offender& offender : offenders_) offender.layer = -1;
   }
   for (auto& extents : extents_) extents.clear();
+  std::fill(captured_.begin(), captured_.end(), uint8_t{0});
   any_faults_ = false;
   fault_.reset();
   touched_ = false;
 }
 
 void Lane::fail_step(const Error& error) {
+  touched_ = true;
   if (!fault_) fault_ = error;
 }
 
@@ -100,7 +106,8 @@ Status Lane::check(int32_t layer, const IdsView& ids, int64_t offset) const {
 
 Status Lane::add_extent(int32_t layer, int32_t column, Extent extent) {
   auto& extents = extents_[static_cast<size_t>(column)];
-  if (extent.begin == extent.end && !extents.empty()) return {};
+  captured_[static_cast<size_t>(column)] = 1;
+  if (extent.begin == extent.end) return {};
   auto next = std::find_if(extents.begin(), extents.end(), [&](Extent e) { return e.end >= extent.begin; });
   const auto overlap = std::find_if(next, extents.end(), [&](Extent e) { return e.end > extent.begin; });
   if (overlap != extents.end() && overlap->begin < extent.end) {
@@ -203,28 +210,29 @@ Offender Lane::find_offender(int32_t layer, const IdsView& ids, int64_t row, con
   return offender(0, RowFault::kTooLarge);
 }
 
-std::vector<int32_t> Lane::layers_where(bool (*wrong)(const std::vector<Extent>&, int64_t), int64_t rows) const {
+template <class Wrong>
+std::vector<int32_t> Lane::layers_where(Wrong wrong) const {
   std::vector<int32_t> layers;
   for (size_t column = 0; column < extents_.size(); ++column) {
-    if (wrong(extents_[column], rows)) layers.push_back(spec_.layers()[column]);
+    if (wrong(column)) layers.push_back(spec_.layers()[column]);
   }
   return layers;
 }
 
 Result<int64_t> Lane::finish() const {
   if (fault_) return Failure(*fault_);
-  const auto uncaptured = layers_where([](const std::vector<Extent>& extents, int64_t) { return extents.empty(); }, 0);
+  const auto uncaptured = layers_where([&](size_t column) { return captured_[column] == 0; });
   if (!uncaptured.empty()) {
     return fail(ErrorCode::kNotCaptured, "layers [{}]: expected ids in this step, got none",
                 fmt::join(uncaptured, ", "));
   }
   int64_t rows = 0;
-  for (const auto& extents : extents_) rows = std::max(rows, extents.back().end);
-  const auto partial = layers_where(
-      [](const std::vector<Extent>& extents, int64_t all) {
-        return extents.size() != 1 || extents[0].begin != 0 || extents[0].end != all;
-      },
-      rows);
+  for (const auto& extents : extents_) rows = std::max(rows, extents.empty() ? 0 : extents.back().end);
+  const auto partial = layers_where([&](size_t column) {
+    const auto& extents = extents_[column];
+    const bool whole = extents.size() == 1 && extents[0].begin == 0 && extents[0].end == rows;
+    return !whole && !(rows == 0 && extents.empty());
+  });
   if (!partial.empty()) {
     return fail(ErrorCode::kWrongShape, "layers [{}]: expected rows [0, {}) as other layers have, got fewer",
                 fmt::join(partial, ", "), rows);

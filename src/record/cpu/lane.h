@@ -54,7 +54,8 @@ class Lane {
   IdsView map_rows(const IdsView& ids, const IdMap& map);
   int64_t logical_id(int64_t id, const IdMap* map) const;
   Offender find_offender(int32_t layer, const IdsView& ids, int64_t row, const IdMap* map) const;
-  std::vector<int32_t> layers_where(bool (*wrong)(const std::vector<Extent>&, int64_t), int64_t rows) const;
+  template <class Wrong>
+  std::vector<int32_t> layers_where(Wrong wrong) const;  // of the columns that are
 
   RouteSpec spec_;
   int64_t max_rows_;
@@ -63,7 +64,8 @@ class Lane {
   std::vector<uint8_t> faults_;               // simd::RowFault bits of a row
   std::vector<Offender> offenders_;           // of rows with faults
   std::vector<std::vector<Extent>> extents_;  // by column, disjoint, ascending, joined where they touch
-  std::vector<int32_t> mapped_;               // scratch of narrow_mapped
+  std::vector<uint8_t> captured_;             // by column; a capture of no rows counts
+  std::vector<int32_t> mapped_;               // scratch of map_rows
   bool any_faults_ = false;
   std::optional<Error> fault_;
   bool touched_ = false;
