@@ -104,7 +104,8 @@ class Routes {
   // between; an empty span lacks none. kSpecMismatch unless the fingerprints agree; the other fields are
   // those of *this, but `distinct` holds only if it does in both.
   Result<Routes> extend(const Routes& other, OnOverlap on_overlap = OnOverlap::kMustAgree) const;
-  // Rows computed under a version below this one become missing (kOutdated). Rows of no version stay.
+  // Rows computed under a version below this one, at most kMaxVersion + 1, become missing (kOutdated). Rows
+  // of no version stay.
   Result<Routes> without(uint32_t version_below) const;
 
   // Same spec (all fields), span, valid rows, ids of valid rows, versions and tokens.

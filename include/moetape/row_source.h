@@ -18,6 +18,10 @@ class RowSource {
   // Writes rows [first, first + count), dense, spec().row_bytes() each, and one reason a row.
   // Missing rows are zero bytes.
   virtual Status pull(int64_t first, int64_t count, std::byte* rows, Reason* reasons) = 0;
+
+ protected:
+  // kOutOfRange, naming both, unless rows [first, first + count) are among num_rows(); for pull().
+  Status check_part(int64_t first, int64_t count) const;
 };
 
 class RoutesSource final : public RowSource {

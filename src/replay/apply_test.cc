@@ -65,7 +65,7 @@ TEST(PlanApply, WhatTheRecordLacksIsLiveAndWhatTheTrainerPadsIsFill) {
 // case C11
 TEST(PlanApply, RowTIsOfTokenT) {
   const RouteSpec spec = make_spec({.layers = {0}, .top_k = 2, .num_experts = 8});
-  const auto with_tokens = make_routes(spec, 0, {1, 2, 3, 4}).with_tokens(std::vector<int32_t>{70, 71});
+  const auto with_tokens = make_routes(spec, {1, 2, 3, 4}).with_tokens(std::vector<int32_t>{70, 71});
   ASSERT_TRUE(with_tokens);
   const std::vector routes = {*with_tokens};
   const Plan plan = make_plan(sequence_ids(0, 3, 3));
@@ -137,7 +137,7 @@ TEST(PlanApply, NoRowHoldsAnExpertTwice) {
 // case I22
 TEST(PlanApply, RowsWithoutARecordHoldExpertsThatExist) {
   const RouteSpec spec = small_spec();
-  const auto partial = std::vector{make_routes(spec, 0, {0, 1, 2, 3, -1, -1, -1, -1}, {1, 0})};
+  const auto partial = std::vector{make_routes(spec, {0, 1, 2, 3, -1, -1, -1, -1}, {1, 0})};
   for (const std::vector<Routes>& routes : {partial, std::vector{*Routes::empty(spec, 0)}}) {
     const Applied applied = run(make_plan(sequence_ids(0, 2, 3)), routes);
     EXPECT_EQ(applied.uses[1], RowUse::kLive);
@@ -164,7 +164,7 @@ TEST(PlanApply, RepeatedIdsNeverBecomeASource) {
 // case G01
 TEST(PlanApply, LayersAreGlobal) {
   const RouteSpec spec = make_spec({.layers = {3, 4, 5}, .top_k = 1, .num_experts = 8, .num_layers = 6});
-  const auto routes = std::vector{make_routes(spec, 0, {5, 6, 7})};
+  const auto routes = std::vector{make_routes(spec, {5, 6, 7})};
   EXPECT_THAT(run(make_plan({row_id(0, 0)}, {4}), routes).ids, ElementsAre(6));
   EXPECT_THAT(run(make_plan({row_id(0, 0)}, {5, 3}), routes).ids, ElementsAre(7, 5));
 
@@ -203,12 +203,12 @@ TEST(PlanApply, WidensToWhatTheTypeCanHold) {
   const Plan plan = make_plan({row_id(0, 0), row_id(0, 1), 0});
   std::vector<RowUse> uses(3);
 
-  const auto small = std::vector{make_routes(spec, 0, {511, 3, 32767, 256})};
+  const auto small = std::vector{make_routes(spec, {511, 3, 32767, 256})};
   std::vector<int16_t> int16(6);
   ASSERT_TRUE(plan.apply(small, IntType::kInt16, std::as_writable_bytes(std::span(int16)), uses));
   EXPECT_THAT(std::span(int16).first(4), ElementsAre(511, 3, 32767, 256));
 
-  const auto large = std::vector{make_routes(spec, 0, {511, 3, 7, 40000})};
+  const auto large = std::vector{make_routes(spec, {511, 3, 7, 40000})};
   const auto refused = plan.apply(large, IntType::kInt16, std::as_writable_bytes(std::span(int16)), uses);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfRange);
@@ -276,7 +276,7 @@ RC_GTEST_PROP(PlanRandom, AgreesWithADictionary, ()) {
         rows[row_id(sequence, start + row)] = Ids(first, first + spec.num_moe_layers() * top_k);
       }
     }
-    sources.push_back(make_routes(spec, start, ids, valid));
+    sources.push_back(make_routes(spec, ids, valid, start));
   }
 
   Ids row_ids;

@@ -10,45 +10,15 @@
 #include <vector>
 
 #include "moetape/replay.h"
+#include "routes/test_routes.h"
 
 namespace moetape::inline v0 {
 
-using Ids = std::vector<int64_t>;
-
-inline RouteSpec make_spec(RouteSpecFields fields) {
-  auto spec = RouteSpec::create(std::move(fields));
-  EXPECT_TRUE(spec) << spec.error().message;
-  return *spec;
-}
-
 inline RouteSpec small_spec() { return make_spec({.layers = {0, 1}, .top_k = 2, .num_experts = 8}); }
-
-// Different ids in every list.
-inline Ids random_ids(const RouteSpec& spec, int64_t num_rows, std::mt19937_64& random) {
-  Ids ids;
-  for (int64_t list = 0; list < num_rows * spec.num_moe_layers(); ++list) {
-    Ids chosen;
-    while (std::ssize(chosen) < spec.top_k()) {
-      const auto id = static_cast<int64_t>(random() % static_cast<uint64_t>(spec.num_experts()));
-      if (std::ranges::find(chosen, id) == chosen.end()) chosen.push_back(id);
-    }
-    ids.insert(ids.end(), chosen.begin(), chosen.end());
-  }
-  return ids;
-}
-
-inline Routes make_routes(const RouteSpec& spec, int64_t start, const Ids& ids,
-                          std::vector<uint8_t> valid = {}) {
-  const auto num_rows = std::ssize(ids) / (spec.num_moe_layers() * spec.top_k());
-  auto routes = Routes::from_ids(
-      spec, start, {.ids = ids.data(), .type = IntType::kInt64, .num_rows = num_rows, .valid = valid});
-  EXPECT_TRUE(routes) << routes.error().message;
-  return *routes;
-}
 
 inline Routes random_routes(const RouteSpec& spec, int64_t start, int64_t num_rows, uint64_t seed) {
   std::mt19937_64 random(seed);
-  return make_routes(spec, start, random_ids(spec, num_rows, random));
+  return make_routes(spec, random_ids(spec, num_rows, random), {}, start);
 }
 
 // Ids of row `index` of `routes` at one of its columns.
@@ -65,9 +35,7 @@ inline Ids recorded(const Routes& routes, int64_t index, int64_t column) {
 }
 
 inline Plan make_plan(const Ids& row_ids, std::vector<int32_t> layers = {}) {
-  auto plan = Plan::from_row_ids(row_ids, std::move(layers));
-  EXPECT_TRUE(plan) << plan.error().message;
-  return *plan;
+  return value_of(Plan::from_row_ids(row_ids, std::move(layers)));
 }
 
 struct Applied {

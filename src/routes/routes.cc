@@ -5,7 +5,7 @@
 
 #include "base/checked.h"
 #include "base/fail.h"
-#include "simd/narrow.h"
+#include "routes/narrow_rows.h"
 
 namespace moetape::inline v0 {
 
@@ -84,36 +84,20 @@ class IdsReader {
   static constexpr int64_t kListsAtOnce = 4096;
 
   Status read_block(int64_t row, int64_t count) {
-    const int64_t layers = spec_.num_moe_layers();
-    const int64_t top_k = spec_.top_k();
-    faults_.resize(static_cast<size_t>(count * layers));
-    simd::NarrowJob job;
-    job.ids = {.data = static_cast<const std::byte*>(source_.ids) +
-                       row * layers * top_k * int_type_bytes(source_.type),
-               .type = source_.type,
-               .num_rows = count * layers,
-               .num_columns = top_k,
-               .row_stride = top_k};
-    job.top_k = spec_.top_k();
-    job.num_experts = spec_.num_experts();
-    job.distinct = spec_.distinct();
-    job.out = out_ + row * spec_.row_bytes();
-    job.out_stride = top_k * spec_.id_bytes();
-    job.faults = faults_.data();
-    if (const auto fault = simd::narrow(job)) return explain(row, *fault);
-    return {};
-  }
-
-  Status explain(int64_t first_row, const simd::NarrowFault& fault) const {
-    const int64_t row = first_row + fault.row / spec_.num_moe_layers();
-    const int32_t layer = spec_.layers()[static_cast<size_t>(fault.row % spec_.num_moe_layers())];
-    if (fault.fault == simd::kFaultRepeated) {
+    faults_.resize(static_cast<size_t>(count * spec_.num_moe_layers()));
+    const int64_t ids_in_row = int64_t{spec_.num_moe_layers()} * spec_.top_k();
+    const auto* ids =
+        static_cast<const std::byte*>(source_.ids) + row * ids_in_row * int_type_bytes(source_.type);
+    const std::optional<BadId> bad =
+        narrow_rows(spec_, ids, source_.type, count, out_ + row * spec_.row_bytes(), faults_.data());
+    if (!bad) return {};
+    if (bad->repeated) {
       return fail(ErrorCode::kInvalidArgument,
-                  "ids: row {}, layer {}: expected {} different ids, got {} twice", row, layer, spec_.top_k(),
-                  fault.value);
+                  "ids: row {}, layer {}: expected {} different ids, got {} twice", row + bad->row,
+                  bad->layer, spec_.top_k(), bad->value);
     }
-    return fail(ErrorCode::kOutOfRange, "ids: row {}, layer {}: expected ids in [0, {}), got {}", row, layer,
-                spec_.num_experts(), fault.value);
+    return fail(ErrorCode::kOutOfRange, "ids: row {}, layer {}: expected ids in [0, {}), got {}",
+                row + bad->row, bad->layer, spec_.num_experts(), bad->value);
   }
 
   const RouteSpec& spec_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/test_util.h"
 #include "moetape/routes.h"
 #include "routes/routes_random.h"
 #include "routes/routes_reference.h"
@@ -15,7 +16,6 @@ namespace {
 
 using reference::build;
 using reference::make_spec;
-using reference::must;
 using reference::one_in;
 using reference::pick;
 using reference::random_table;
@@ -23,7 +23,6 @@ using reference::read_back;
 using reference::Row;
 using reference::Table;
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 RouteSpec small_spec() { return make_spec({0, 1}, 2, 300); }
 
@@ -44,19 +43,13 @@ Routes rows_at(int64_t start, int64_t end, std::optional<uint32_t> version = {})
   return build(small_spec(), table);
 }
 
-void expect_error(const Result<Routes>& result, ErrorCode code, const std::string& words) {
-  ASSERT_FALSE(result) << "expected: " << words;
-  EXPECT_EQ(error_name(result.error().code), error_name(code));
-  EXPECT_THAT(result.error().message, HasSubstr(words));
-}
-
 // case C01: rows are the tokens that were fed: a prompt of 5 alone, with 1 output, with 3 outputs.
 // case C02: prompt 4 and 3 outputs are 6 rows.
 TEST(Extend, RowsAreTokensFed) {
   const auto fed = [](int64_t prompt, int64_t num_outputs) {
     Routes routes = rows_at(0, prompt);
     for (int64_t output = 1; output < num_outputs; ++output) {
-      routes = must(routes.extend(rows_at(routes.end(), routes.end() + 1)));
+      routes = value_of(routes.extend(rows_at(routes.end(), routes.end() + 1)));
     }
     return routes;
   };
@@ -73,8 +66,8 @@ TEST(Extend, PrefillAndDecodeOnDifferentMachines) {  // case J03
     decode.rows[static_cast<size_t>(position)] = missing_row(Reason::kUnwritten);
   }
   const Routes prefill = rows_at(0, 4);
-  EXPECT_EQ(must(prefill.extend(build(small_spec(), decode))), rows_at(0, 6));
-  EXPECT_EQ(must(build(small_spec(), decode).extend(prefill)), rows_at(0, 6));
+  EXPECT_EQ(value_of(prefill.extend(build(small_spec(), decode))), rows_at(0, 6));
+  EXPECT_EQ(value_of(build(small_spec(), decode).extend(prefill)), rows_at(0, 6));
   decode.rows[1] = valid_row(100);
   expect_error(prefill.extend(build(small_spec(), decode)), ErrorCode::kConflict,
                "other: position 1, layer 0: expected records that agree, got [1, 2] and [100, 101]");
@@ -86,57 +79,59 @@ TEST(Extend, WidthIsStableAcrossChunks) {
   const Routes first = build(small_spec(), table_of(0, {valid_row(3)}));
   const Routes second = build(small_spec(), table_of(1, {valid_row(296)}));
   EXPECT_EQ(first.ids().size(), second.ids().size());
-  EXPECT_EQ(read_back(must(first.extend(second))), table_of(0, {valid_row(3), valid_row(296)}));
+  EXPECT_EQ(read_back(value_of(first.extend(second))), table_of(0, {valid_row(3), valid_row(296)}));
 }
 
 // case B05: rows 0..4 under version 1; after a retract they are fed again, and two more, under version 2.
 TEST(Extend, RowsKeepTheVersionThatSampledThem) {
   const Routes before = rows_at(0, 5, 1);
   const Routes after = rows_at(0, 7, 2);
-  const Routes joined = must(before.extend(after, OnOverlap::kKeepFirst));
+  const Routes joined = value_of(before.extend(after, OnOverlap::kKeepFirst));
   EXPECT_EQ(joined.num_rows(), 7);
   EXPECT_THAT(joined.versions(), ElementsAre(VersionRun{0, 5, 1}, VersionRun{5, 7, 2}));
-  EXPECT_THAT(must(before.extend(after, OnOverlap::kKeepLast)).versions(), ElementsAre(VersionRun{0, 7, 2}));
+  EXPECT_THAT(value_of(before.extend(after, OnOverlap::kKeepLast)).versions(),
+              ElementsAre(VersionRun{0, 7, 2}));
   expect_error(before.extend(after), ErrorCode::kConflict, "position 0: expected one version, got 1 and 2");
-  EXPECT_EQ(must(before.extend(rows_at(0, 7, 1))), rows_at(0, 7, 1))
+  EXPECT_EQ(value_of(before.extend(rows_at(0, 7, 1))), rows_at(0, 7, 1))
       << "same weights, same rows: no conflict";
 }
 
 // case C08: a server that returns the whole history again adds rows only where there were none.
 // case C15: a continuation is told by its positions, never by its length.
 TEST(Extend, CumulativeRowsAreNoDelta) {
-  EXPECT_EQ(must(rows_at(0, 5).extend(rows_at(0, 8))), rows_at(0, 8));
-  EXPECT_EQ(must(rows_at(0, 6).extend(rows_at(0, 9))), rows_at(0, 9));
-  EXPECT_EQ(must(rows_at(0, 6).extend(rows_at(6, 9))), rows_at(0, 9));
-  const Routes too_short = must(rows_at(0, 6).extend(rows_at(0, 4)));
+  EXPECT_EQ(value_of(rows_at(0, 5).extend(rows_at(0, 8))), rows_at(0, 8));
+  EXPECT_EQ(value_of(rows_at(0, 6).extend(rows_at(0, 9))), rows_at(0, 9));
+  EXPECT_EQ(value_of(rows_at(0, 6).extend(rows_at(6, 9))), rows_at(0, 9));
+  const Routes too_short = value_of(rows_at(0, 6).extend(rows_at(0, 4)));
   EXPECT_EQ(too_short, rows_at(0, 6));
   expect_error(too_short.slice(0, 9), ErrorCode::kOutOfRange, "got [0, 9)");
 }
 
 // case C12: chunks of 2 and 1, joined, are 3 rows with their 3 ids.
 TEST(Extend, ChunksOfAStream) {
-  const Routes first = must(rows_at(0, 2).with_tokens(std::vector<int32_t>{7, 8}));
-  const Routes second = must(rows_at(2, 3).with_tokens(std::vector<int32_t>{9}));
-  const Routes joined = must(must(must(Routes::empty(small_spec(), 0)).extend(first)).extend(second));
-  EXPECT_EQ(joined, must(rows_at(0, 3).with_tokens(std::vector<int32_t>{7, 8, 9})));
+  const Routes first = value_of(rows_at(0, 2).with_tokens(std::vector<int32_t>{7, 8}));
+  const Routes second = value_of(rows_at(2, 3).with_tokens(std::vector<int32_t>{9}));
+  const Routes joined =
+      value_of(value_of(value_of(Routes::empty(small_spec(), 0)).extend(first)).extend(second));
+  EXPECT_EQ(joined, value_of(rows_at(0, 3).with_tokens(std::vector<int32_t>{7, 8, 9})));
 }
 
 // case C14: a prompt of 4 and 3 generated rows; with 2, one is missing and is counted.
 TEST(Extend, CountsWhatIsMissing) {
-  const Routes seven = must(rows_at(0, 4).extend(rows_at(4, 7)));
+  const Routes seven = value_of(rows_at(0, 4).extend(rows_at(4, 7)));
   EXPECT_EQ(seven.num_rows() - seven.num_missing(), 7);
-  const Routes six =
-      must(must(rows_at(0, 4).extend(rows_at(4, 6))).extend(must(Routes::empty(small_spec(), 7))));
+  const Routes six = value_of(
+      value_of(rows_at(0, 4).extend(rows_at(4, 6))).extend(value_of(Routes::empty(small_spec(), 7))));
   EXPECT_EQ(six.num_rows(), 7);
   EXPECT_EQ(six.num_missing(), 1);
 }
 
 // case C17: rows 0, 1, 2 and 5 are 6 rows of which 2 are missing; so are rows 0..3 of 6.
 TEST(Extend, GapsAreMissing) {
-  const Routes hole = must(rows_at(0, 3).extend(rows_at(5, 6)));
+  const Routes hole = value_of(rows_at(0, 3).extend(rows_at(5, 6)));
   EXPECT_EQ(read_back(hole), table_of(0, {valid_row(0), valid_row(1), valid_row(2), missing_row(Reason::kGap),
                                           missing_row(Reason::kGap), valid_row(5)}));
-  const Routes tail = must(rows_at(0, 4).extend(must(Routes::empty(small_spec(), 6))));
+  const Routes tail = value_of(rows_at(0, 4).extend(value_of(Routes::empty(small_spec(), 6))));
   EXPECT_EQ(tail.num_rows(), 6);
   EXPECT_EQ(tail.num_missing(), 2);
 }
@@ -146,41 +141,42 @@ TEST(Extend, AMissingRowKeepsTheFirstReasonThatIsNoGap) {
       build(small_spec(), table_of(0, {missing_row(Reason::kGap), missing_row(Reason::kTorn)}));
   const Routes lost =
       build(small_spec(), table_of(0, {missing_row(Reason::kLost), missing_row(Reason::kLost)}));
-  EXPECT_THAT(must(gap.extend(lost)).reasons(), ElementsAre(Reason::kLost, Reason::kTorn));
-  EXPECT_THAT(must(lost.extend(gap)).reasons(), ElementsAre(Reason::kLost, Reason::kLost));
+  EXPECT_THAT(value_of(gap.extend(lost)).reasons(), ElementsAre(Reason::kLost, Reason::kTorn));
+  EXPECT_THAT(value_of(lost.extend(gap)).reasons(), ElementsAre(Reason::kLost, Reason::kLost));
 }
 
 TEST(Extend, TokensMustAgreeWhereBothCarryThem) {
   const auto named = [](int64_t start, std::vector<int32_t> tokens) {
-    return must(rows_at(start, start + std::ssize(tokens)).with_tokens(tokens));
+    return value_of(rows_at(start, start + std::ssize(tokens)).with_tokens(tokens));
   };
   expect_error(named(0, {1, 2, 3}).extend(named(1, {2, 4}), OnOverlap::kKeepFirst), ErrorCode::kConflict,
                "other: position 2: expected one token, got 3 and 4");
-  EXPECT_THAT(must(named(0, {1, 2}).extend(named(1, {2, 3}))).tokens(), ElementsAre(1, 2, 3));
-  EXPECT_FALSE(must(named(0, {1, 2}).extend(named(3, {4}))).has_tokens()) << "a gap";
-  EXPECT_FALSE(must(named(0, {1, 2}).extend(rows_at(1, 2))).has_tokens()) << "one without";
+  EXPECT_THAT(value_of(named(0, {1, 2}).extend(named(1, {2, 3}))).tokens(), ElementsAre(1, 2, 3));
+  EXPECT_FALSE(value_of(named(0, {1, 2}).extend(named(3, {4}))).has_tokens()) << "a gap";
+  EXPECT_FALSE(value_of(named(0, {1, 2}).extend(rows_at(1, 2))).has_tokens()) << "one without";
 }
 
 // case G09: the rows of a draft stack never join the target's.
 TEST(Extend, RefusesAnotherSpec) {
   RouteSpecFields fields = small_spec().fields();
   fields.stack = "draft";
-  const RouteSpec draft = must(RouteSpec::create(fields));
-  expect_error(rows_at(0, 1).extend(must(Routes::empty(draft, 0))), ErrorCode::kSpecMismatch,
+  const RouteSpec draft = value_of(RouteSpec::create(fields));
+  expect_error(rows_at(0, 1).extend(value_of(Routes::empty(draft, 0))), ErrorCode::kSpecMismatch,
                "other: expected routes of spec");
   RouteSpecFields loose = small_spec().fields();
   loose.distinct = false;
   const Routes repeated =
-      build(must(RouteSpec::create(loose)), table_of(1, {{Reason::kValid, {4, 4, 4, 4}}}));
-  EXPECT_FALSE(must(rows_at(0, 1).extend(repeated)).spec().distinct());
+      build(value_of(RouteSpec::create(loose)), table_of(1, {{Reason::kValid, {4, 4, 4, 4}}}));
+  EXPECT_FALSE(value_of(rows_at(0, 1).extend(repeated)).spec().distinct());
 }
 
 // case A09: 5 tokens on two ranks give rows [0, 3) and [3, 5); one token gives one row, from rank 0.
 TEST(MergeRows, JoinsTheSharesOfASequence) {
-  EXPECT_EQ(must(merge_rows(std::vector<Routes>{rows_at(0, 3), rows_at(3, 5)})), rows_at(0, 5));
-  EXPECT_EQ(must(merge_rows(std::vector<Routes>{rows_at(3, 5), rows_at(0, 3)})), rows_at(0, 5));
-  EXPECT_EQ(must(merge_rows(std::vector<Routes>{rows_at(0, 1), must(Routes::empty(small_spec(), 1))})),
-            rows_at(0, 1));
+  EXPECT_EQ(value_of(merge_rows(std::vector<Routes>{rows_at(0, 3), rows_at(3, 5)})), rows_at(0, 5));
+  EXPECT_EQ(value_of(merge_rows(std::vector<Routes>{rows_at(3, 5), rows_at(0, 3)})), rows_at(0, 5));
+  EXPECT_EQ(
+      value_of(merge_rows(std::vector<Routes>{rows_at(0, 1), value_of(Routes::empty(small_spec(), 1))})),
+      rows_at(0, 1));
   expect_error(merge_rows({}), ErrorCode::kInvalidArgument, "parts: expected at least one, got none");
   expect_error(merge_rows(std::vector<Routes>{rows_at(0, 2), rows_at(2, 3),
                                               build(small_spec(), table_of(1, {valid_row(9)}))}),
@@ -193,11 +189,20 @@ TEST(Without, MakesOldRowsMissing) {
   const Routes routes = build(small_spec(), table);
   Table expected = table;
   expected.rows[0] = expected.rows[3] = missing_row(Reason::kOutdated);
-  EXPECT_EQ(read_back(must(routes.without(5))), expected);
-  EXPECT_EQ(must(routes.without(3)).ids().data(), routes.ids().data())
+  EXPECT_EQ(read_back(value_of(routes.without(5))), expected);
+  EXPECT_EQ(value_of(routes.without(3)).ids().data(), routes.ids().data())
       << "nothing to leave out, nothing to copy";
-  EXPECT_EQ(must(routes.without(kMaxVersion)).num_missing(), 4);
-  expect_error(routes.without(kMaxVersion + 1), ErrorCode::kInvalidArgument, "got 16777215");
+  EXPECT_EQ(value_of(routes.without(kMaxVersion)).num_missing(), 4);
+  expect_error(routes.without(kMaxVersion + 2), ErrorCode::kInvalidArgument,
+               "version_below: expected 0 to 16777215, got 16777216");
+}
+
+TEST(Without, LeavesOutTheNewestVersionToo) {
+  const Table table = table_of(0, {valid_row(1, kMaxVersion), valid_row(2)});
+  Table expected = table;
+  EXPECT_EQ(read_back(value_of(build(small_spec(), table).without(kMaxVersion))), expected);
+  expected.rows[0] = missing_row(Reason::kOutdated);
+  EXPECT_EQ(read_back(value_of(build(small_spec(), table).without(kMaxVersion + 1))), expected);
 }
 
 // One row joined with the next record of its position; nothing where they conflict.
@@ -279,12 +284,12 @@ RC_GTEST_PROP(JoinRandom, SlicesJoinToTheWhole, ()) {
   cuts.insert(cuts.end(), {table.start, table.end()});
   std::ranges::sort(cuts);
   std::vector<Routes> parts;
-  for (size_t i = 1; i < cuts.size(); ++i) parts.push_back(must(whole.slice(cuts[i - 1], cuts[i])));
+  for (size_t i = 1; i < cuts.size(); ++i) parts.push_back(value_of(whole.slice(cuts[i - 1], cuts[i])));
   Routes joined = parts[0];
-  for (const Routes& part : parts) joined = must(joined.extend(part));
+  for (const Routes& part : parts) joined = value_of(joined.extend(part));
   RC_ASSERT(joined == whole);
   if (*rc::gen::arbitrary<bool>()) std::ranges::reverse(parts);
-  RC_ASSERT(must(merge_rows(parts)) == whole);
+  RC_ASSERT(value_of(merge_rows(parts)) == whole);
 }
 
 RC_GTEST_PROP(JoinRandom, WithoutIsTheReference, ()) {
@@ -292,7 +297,7 @@ RC_GTEST_PROP(JoinRandom, WithoutIsTheReference, ()) {
   const Table table = *random_table(spec);
   const auto version_below = static_cast<uint32_t>(pick(0, 5));
   const int64_t start = pick(table.start, table.end() + 1);
-  const Routes kept = must(must(build(spec, table).slice(start, table.end())).without(version_below));
+  const Routes kept = value_of(value_of(build(spec, table).slice(start, table.end())).without(version_below));
   Table expected{.start = start};
   for (int64_t position = start; position < table.end(); ++position) {
     Row row = *table.find(position);

@@ -7,12 +7,12 @@
 #include <map>
 #include <optional>
 #include <ostream>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/fail.h"
+#include "base/test_util.h"
 #include "moetape/routes.h"
 
 namespace moetape::inline v0::reference {
@@ -48,21 +48,14 @@ inline std::ostream& operator<<(std::ostream& out, const Table& table) {
   return out;
 }
 
-// Ends the test by an exception that names the error, where there is one.
-template <class T>
-T must(Result<T> result) {
-  if (!result)
-    throw std::runtime_error(std::string(error_name(result.error().code)) + ": " + result.error().message);
-  return *std::move(result);
-}
-
 inline RouteSpec make_spec(std::vector<int32_t> layers, int32_t top_k, int32_t num_experts) {
-  return must(RouteSpec::create({.layers = std::move(layers), .top_k = top_k, .num_experts = num_experts}));
+  return value_of(
+      RouteSpec::create({.layers = std::move(layers), .top_k = top_k, .num_experts = num_experts}));
 }
 
 // Written by way of the builder, not of from_ids.
 inline Routes build(const RouteSpec& spec, const Table& table) {
-  RoutesBuilder builder = must(RoutesBuilder::create(spec, table.start, std::ssize(table.rows)));
+  RoutesBuilder builder = value_of(RoutesBuilder::create(spec, table.start, std::ssize(table.rows)));
   const auto num_ids = static_cast<size_t>(spec.num_moe_layers() * spec.top_k());
   std::vector<int32_t> tokens;
   for (size_t r = 0; r < table.rows.size(); ++r) {

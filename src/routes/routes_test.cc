@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/test_util.h"
 #include "moetape/row_source.h"
 #include "routes/routes_reference.h"
 
@@ -15,21 +16,12 @@ namespace {
 
 using reference::build;
 using reference::make_spec;
-using reference::must;
 using reference::read_back;
 using reference::Row;
 using reference::Table;
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-
-template <class T>
-void expect_error(const Result<T>& result, ErrorCode code, const std::string& words) {
-  ASSERT_FALSE(result) << "expected: " << words;
-  EXPECT_EQ(error_name(result.error().code), error_name(code));
-  EXPECT_THAT(result.error().message, HasSubstr(words));
-}
 
 // Rows of two layers of two ids, every position another one.
 Row row_at(int64_t position, std::optional<uint32_t> version = {}) {
@@ -56,7 +48,7 @@ TEST(Routes, TakesIdsOfAnyIntegerType) {
                           .rows = {{Reason::kValid, {0, 7, 1, 2}}, {Reason::kValid, {3, 4, 6, 5}}}};
   const auto check = [&]<class T>(T, IntType type) {
     const std::vector<T> ids = {0, 7, 1, 2, 3, 4, 6, 5};
-    EXPECT_EQ(read_back(must(Routes::from_ids(spec, 4, source_of(ids, type, 2)))), expected)
+    EXPECT_EQ(read_back(value_of(Routes::from_ids(spec, 4, source_of(ids, type, 2)))), expected)
         << int_type_name(type);
   };
   check(int8_t{}, IntType::kInt8);
@@ -75,7 +67,7 @@ TEST(Routes, TakesIdsOfAnyIntegerType) {
 TEST(Routes, ChecksIdsBeforeTheyAreNarrow) {
   const std::vector<uint8_t> bytes = {255, 0};
   const Routes largest =
-      must(Routes::from_ids(make_spec({0}, 2, 256), 0, source_of(bytes, IntType::kUint8, 1)));
+      value_of(Routes::from_ids(make_spec({0}, 2, 256), 0, source_of(bytes, IntType::kUint8, 1)));
   EXPECT_EQ(largest.ids().size(), 2);
   EXPECT_EQ(read_back(largest).rows[0].ids, (std::vector<int>{255, 0}));
   EXPECT_TRUE(largest.complete());
@@ -83,7 +75,7 @@ TEST(Routes, ChecksIdsBeforeTheyAreNarrow) {
                ErrorCode::kOutOfRange, "ids: row 0, layer 0: expected ids in [0, 255), got 255");
   const std::vector<int32_t> words = {256, 0};
   EXPECT_EQ(
-      read_back(must(Routes::from_ids(make_spec({0}, 2, 257), 0, source_of(words, IntType::kInt32, 1)))),
+      read_back(value_of(Routes::from_ids(make_spec({0}, 2, 257), 0, source_of(words, IntType::kInt32, 1)))),
       (Table{.rows = {{Reason::kValid, {256, 0}}}}));
   expect_error(Routes::from_ids(make_spec({0}, 2, 256), 0, source_of(words, IntType::kInt32, 1)),
                ErrorCode::kOutOfRange, "got 256");
@@ -95,7 +87,7 @@ TEST(Routes, RefusesOutsideIdsByRowLayerAndValue) {
   expect_error(Routes::from_ids(make_spec({0}, 2, 8), 0, source_of(twice, IntType::kInt64, 2)),
                ErrorCode::kInvalidArgument, "ids: row 0, layer 0: expected 2 different ids, got 0 twice");
   EXPECT_TRUE(Routes::from_ids(
-      must(RouteSpec::create({.layers = {0}, .top_k = 2, .num_experts = 8, .distinct = false})), 0,
+      value_of(RouteSpec::create({.layers = {0}, .top_k = 2, .num_experts = 8, .distinct = false})), 0,
       source_of(twice, IntType::kInt64, 2)));
   const std::vector<int64_t> negative = {0, 1, 2, 3, 4, 5, 6, -1};
   expect_error(Routes::from_ids(make_spec({3, 7}, 2, 8), 0, source_of(negative, IntType::kInt64, 2)),
@@ -113,7 +105,7 @@ TEST(Routes, NamesTheFaultyRowOfALongArray) {
   ids[17 * 6] = -1;
   Routes::Source source = source_of(ids, IntType::kInt16, num_rows);
   source.valid = valid;
-  const Table kept = read_back(must(Routes::from_ids(spec, 0, source)));
+  const Table kept = read_back(value_of(Routes::from_ids(spec, 0, source)));
   for (int64_t row = 0; row < num_rows; ++row) {
     const std::vector<int> expected(ids.begin() + row * 6, ids.begin() + row * 6 + 6);
     ASSERT_EQ(kept.rows[static_cast<size_t>(row)].ids, row == 17 ? std::vector<int>() : expected) << row;
@@ -132,7 +124,7 @@ TEST(Routes, TakesMissingRowsWithoutLookingAtTheirIds) {
   source.reason = Reason::kRefused;
   source.version = 5;
   source.tokens = tokens;
-  const Routes routes = must(Routes::from_ids(make_spec({0, 1}, 2, 8), 100, source));
+  const Routes routes = value_of(Routes::from_ids(make_spec({0, 1}, 2, 8), 100, source));
   EXPECT_EQ(read_back(routes), (Table{.start = 100,
                                       .rows = {{Reason::kValid, {0, 1, 2, 3}, 5, 10},
                                                {Reason::kRefused, {}, {}, 11},
@@ -172,48 +164,48 @@ TEST(Routes, SizesThatOverflowAreRefused) {
   expect_error(RoutesBuilder::create(spec, 1, kHuge), ErrorCode::kOutOfRange, "below 2^63");
   expect_error(RoutesBuilder::create(spec, 0, kHuge / 16), ErrorCode::kOutOfMemory, "");
   expect_error(Routes::empty(spec, -1), ErrorCode::kOutOfRange, "got -1");
-  EXPECT_EQ(must(Routes::empty(spec, kHuge)).end(), kHuge);
-  expect_error(rows_at(0, 2).extend(must(Routes::empty(rows_at(0, 2).spec(), kHuge))),
+  EXPECT_EQ(value_of(Routes::empty(spec, kHuge)).end(), kHuge);
+  expect_error(rows_at(0, 2).extend(value_of(Routes::empty(rows_at(0, 2).spec(), kHuge))),
                ErrorCode::kInvalidArgument, "rows of 4 bytes");
-  expect_error(rows_at(0, 2).extend(must(Routes::empty(rows_at(0, 2).spec(), kHuge / 8))),
+  expect_error(rows_at(0, 2).extend(value_of(Routes::empty(rows_at(0, 2).spec(), kHuge / 8))),
                ErrorCode::kOutOfMemory, "");
 }
 
 // case C20: 10 tokens have 9 rows; from 9 on there are none, which is no error; beyond is one.
 TEST(Routes, SlicesByPosition) {
   const Routes routes = rows_at(0, 9);
-  EXPECT_EQ(must(routes.slice(0, 9)).num_rows(), 9);
-  EXPECT_EQ(must(routes.slice(8, 9)).num_rows(), 1);
-  EXPECT_EQ(must(routes.slice(9, 9)).num_rows(), 0);
+  EXPECT_EQ(value_of(routes.slice(0, 9)).num_rows(), 9);
+  EXPECT_EQ(value_of(routes.slice(8, 9)).num_rows(), 1);
+  EXPECT_EQ(value_of(routes.slice(9, 9)).num_rows(), 0);
   expect_error(routes.slice(10, 10), ErrorCode::kOutOfRange,
                "slice: expected positions within [0, 9), got [10, 10)");
   expect_error(routes.slice(-1, 4), ErrorCode::kOutOfRange, "got [-1, 4)");
   expect_error(routes.slice(4, 3), ErrorCode::kOutOfRange, "got [4, 3)");
   expect_error(routes.slice(0, 10), ErrorCode::kOutOfRange, "got [0, 10)");
-  const Routes later = must(routes.slice(3, 7));
+  const Routes later = value_of(routes.slice(3, 7));
   expect_error(later.slice(2, 5), ErrorCode::kOutOfRange, "within [3, 7), got [2, 5)");
-  EXPECT_EQ(read_back(must(later.slice(4, 6))), read_back(rows_at(4, 6)));
+  EXPECT_EQ(read_back(value_of(later.slice(4, 6))), read_back(rows_at(4, 6)));
 }
 
 // case C04: 10 ids cut to 7 leave at most 7 rows, by the one function that cuts.
 // case C05: prompt 5 and 2 of 6 outputs are 6 rows.
 TEST(Routes, CutsRowsWithTheIds) {
-  EXPECT_EQ(must(rows_at(0, 9).slice(0, 7)).num_rows(), 7);
-  EXPECT_EQ(must(rows_at(0, 10).slice(0, 5 - 1 + 2)).num_rows(), 6);
+  EXPECT_EQ(value_of(rows_at(0, 9).slice(0, 7)).num_rows(), 7);
+  EXPECT_EQ(value_of(rows_at(0, 10).slice(0, 5 - 1 + 2)).num_rows(), 6);
 }
 
 TEST(Routes, SlicesShareTheBytes) {
   const Routes routes = rows_at(0, 9);
-  const Routes part = must(routes.slice(4, 8));
+  const Routes part = value_of(routes.slice(4, 8));
   EXPECT_EQ(part.ids().data(), routes.ids().data() + 4 * routes.spec().row_bytes());
   EXPECT_EQ(part.reasons().data(), routes.reasons().data() + 4);
   EXPECT_EQ(part.owner(), routes.owner());
   const auto tokens = std::vector<int32_t>{1, 2, 3, 4};
-  const Routes named = must(part.with_tokens(tokens));
+  const Routes named = value_of(part.with_tokens(tokens));
   EXPECT_EQ(named.ids().data(), part.ids().data());
-  EXPECT_EQ(must(named.slice(5, 7)).tokens().data(), named.tokens().data() + 1);
+  EXPECT_EQ(value_of(named.slice(5, 7)).tokens().data(), named.tokens().data() + 1);
   std::shared_ptr<const void> owner;
-  { owner = must(rows_at(0, 3).slice(1, 2)).owner(); }
+  { owner = value_of(rows_at(0, 3).slice(1, 2)).owner(); }
   EXPECT_NE(owner, nullptr);
 }
 
@@ -230,17 +222,17 @@ TEST(Routes, TokensAreOnePerRow) {
   EXPECT_FALSE(rows_at(0, 8).with_tokens(seven));
   expect_error(rows_at(0, 3).with_tokens(std::span(seven).first(1)), ErrorCode::kWrongShape, "3 rows, got 1");
   EXPECT_FALSE(rows_at(0, 3).has_tokens());
-  EXPECT_TRUE(must(must(Routes::empty(rows_at(0, 1).spec(), 0)).with_tokens({})).has_tokens());
+  EXPECT_TRUE(value_of(value_of(Routes::empty(rows_at(0, 1).spec(), 0)).with_tokens({})).has_tokens());
 }
 
 // case J04: absent is no Routes, empty is one of no rows, missing rows are rows.
 // case I22: a record of no rows is legal.
 TEST(Routes, EmptyIsNotMissing) {
   const RouteSpec spec = make_spec({0, 1}, 2, 8);
-  const Routes empty = must(Routes::empty(spec, 5));
+  const Routes empty = value_of(Routes::empty(spec, 5));
   EXPECT_EQ(read_back(empty), (Table{.start = 5}));
   EXPECT_TRUE(empty.complete());
-  EXPECT_EQ(must(Routes::from_ids(spec, 5, {})), empty);
+  EXPECT_EQ(value_of(Routes::from_ids(spec, 5, {})), empty);
   const Routes missing = build(spec, {.start = 5, .rows = {missing_row(Reason::kLost)}});
   EXPECT_FALSE(missing.complete());
   EXPECT_NE(missing, empty);
@@ -258,7 +250,7 @@ TEST(Routes, CountsByReason) {
     EXPECT_EQ(routes.count_by_reason()[static_cast<size_t>(reason)], reason + 1);
     EXPECT_EQ(std::ranges::count(routes.reasons(), static_cast<Reason>(reason)), reason + 1);
   }
-  EXPECT_EQ(must(routes.slice(1, 3)).num_missing(), 2);
+  EXPECT_EQ(value_of(routes.slice(1, 3)).num_missing(), 2);
 }
 
 TEST(Routes, NamesReasons) {
@@ -270,7 +262,7 @@ TEST(Routes, NamesReasons) {
 }
 
 TEST(Routes, VersionRunsSkipMissingRowsAndAreClipped) {
-  RoutesBuilder builder = must(RoutesBuilder::create(make_spec({0}, 1, 8), 10, 8));
+  RoutesBuilder builder = value_of(RoutesBuilder::create(make_spec({0}, 1, 8), 10, 8));
   std::memset(builder.ids(), 0, 8);
   std::fill_n(builder.reasons(), 8, Reason::kValid);
   builder.reasons()[3] = Reason::kTorn;
@@ -281,10 +273,10 @@ TEST(Routes, VersionRunsSkipMissingRowsAndAreClipped) {
   const Routes routes = std::move(builder).finish();
   EXPECT_THAT(routes.versions(),
               ElementsAre(VersionRun{10, 12, 1}, VersionRun{12, 13, 2}, VersionRun{14, 17, 2}));
-  EXPECT_THAT(must(routes.slice(11, 15)).versions(),
+  EXPECT_THAT(value_of(routes.slice(11, 15)).versions(),
               ElementsAre(VersionRun{11, 12, 1}, VersionRun{12, 13, 2}, VersionRun{14, 15, 2}));
-  EXPECT_THAT(must(routes.slice(13, 14)).versions(), ElementsAre());
-  EXPECT_THAT(must(routes.slice(17, 18)).versions(), ElementsAre());
+  EXPECT_THAT(value_of(routes.slice(13, 14)).versions(), ElementsAre());
+  EXPECT_THAT(value_of(routes.slice(17, 18)).versions(), ElementsAre());
 }
 
 TEST(Routes, EqualityIsOfWhatIsKnown) {
@@ -306,19 +298,20 @@ TEST(Routes, EqualityIsOfWhatIsKnown) {
   EXPECT_NE(changed([](Table& t) { t.rows[0].version = 4; }), routes);
   EXPECT_NE(changed([](Table& t) { t.rows[0].version.reset(); }), routes);
   const std::vector<int32_t> tokens = {1, 2, 3}, others = {1, 2, 4};
-  EXPECT_NE(must(routes.with_tokens(tokens)), routes);
-  EXPECT_NE(must(routes.with_tokens(tokens)), must(routes.with_tokens(others)));
-  EXPECT_EQ(must(must(routes.with_tokens(others)).with_tokens(tokens)), must(routes.with_tokens(tokens)));
+  EXPECT_NE(value_of(routes.with_tokens(tokens)), routes);
+  EXPECT_NE(value_of(routes.with_tokens(tokens)), value_of(routes.with_tokens(others)));
+  EXPECT_EQ(value_of(value_of(routes.with_tokens(others)).with_tokens(tokens)),
+            value_of(routes.with_tokens(tokens)));
   RouteSpecFields named = spec.fields();
   named.model = "another";
-  EXPECT_NE(build(must(RouteSpec::create(named)), table), routes) << "the same fingerprint, other fields";
+  EXPECT_NE(build(value_of(RouteSpec::create(named)), table), routes) << "the same fingerprint, other fields";
 }
 
 TEST(RoutesSource, PullsRowsInPieces) {
   const RouteSpec spec = make_spec({0, 1}, 2, 8);
   const Routes routes =
-      must(build(spec, {.rows = {row_at(9), row_at(0), missing_row(Reason::kLost), row_at(2), row_at(3)}})
-               .slice(1, 5));
+      value_of(build(spec, {.rows = {row_at(9), row_at(0), missing_row(Reason::kLost), row_at(2), row_at(3)}})
+                   .slice(1, 5));
   RoutesSource source(routes);
   EXPECT_EQ(source.num_rows(), 4);
   EXPECT_EQ(source.start(), 1);
@@ -334,6 +327,10 @@ TEST(RoutesSource, PullsRowsInPieces) {
        std::vector<std::pair<int64_t, int64_t>>{{2, 3}, {-1, 1}, {0, -1}, {5, 0}, {1, kHuge}}) {
     EXPECT_EQ(source.pull(first, count, rows.data(), reasons.data()).error().code, ErrorCode::kOutOfRange);
   }
+  expect_error(source.pull(2, 3, rows.data(), reasons.data()), ErrorCode::kOutOfRange,
+               "rows: expected a part of [0, 4), got [2, 5)");
+  expect_error(source.pull(1, kHuge, rows.data(), reasons.data()), ErrorCode::kOutOfRange,
+               "got [1, 1 + 9223372036854775807)");
 }
 
 }  // namespace

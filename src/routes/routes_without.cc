@@ -9,8 +9,9 @@
 namespace moetape::inline v0 {
 
 Result<Routes> Routes::without(uint32_t version_below) const {
-  if (version_below > kMaxVersion) {
-    return fail(ErrorCode::kInvalidArgument, "version_below: expected 0 to {}, got {}", kMaxVersion,
+  constexpr uint32_t kAboveAll = kMaxVersion + 1;
+  if (version_below > kAboveAll) {
+    return fail(ErrorCode::kInvalidArgument, "version_below: expected 0 to {}, got {}", kAboveAll,
                 version_below);
   }
   const std::vector<VersionRun> runs = versions();

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <type_traits>
 
 #include "base/fail.h"
-#include "simd/narrow.h"
+#include "routes/narrow_rows.h"
 
 namespace moetape::inline v0::wire {
 namespace {
@@ -104,39 +103,18 @@ class RowsDecoder {
       compact(rows, count, scratch_.mutable_data());
       from = scratch_.data();
     }
-    const int64_t num_lists = count * spec_.num_moe_layers();
-    std::fill_n(faults_, num_lists, uint8_t{0});
-    simd::NarrowJob job;
-    job.ids = {.data = from,
-               .type = arrival_.type,
-               .num_rows = num_lists,
-               .num_columns = spec_.top_k(),
-               .row_stride = spec_.top_k()};
-    job.top_k = spec_.top_k();
-    job.num_experts = spec_.num_experts();
-    job.distinct = spec_.distinct();
-    job.out = builder_.ids() + next_ * spec_.row_bytes();
-    job.out_stride = spec_.top_k() * spec_.id_bytes();
-    job.faults = faults_;
-    const std::optional<simd::NarrowFault> fault = simd::narrow(job);
-    if (!fault) return {};
-    return fault->fault == simd::kFaultRepeated ? bad_repeat(fault->row, fault->value)
-                                                : bad_range(fault->row, fault->value);
-  }
-
-  // `list` counts the lists of top_k ids of the block.
-  std::string place(int64_t list) const {
-    const int64_t row = next_ + list / spec_.num_moe_layers();
-    return fmt::format("{}: row {} (position {}), layer {}", arrival_.dialect, row, options_.start + row,
-                       spec_.layers()[static_cast<size_t>(list % spec_.num_moe_layers())]);
-  }
-  Failure bad_range(int64_t list, int64_t id) const {
-    return fail(ErrorCode::kOutOfRange, "{}: expected ids of 0 to {}, got {}", place(list),
-                spec_.num_experts() - 1, id);
-  }
-  Failure bad_repeat(int64_t list, int64_t id) const {
-    return fail(ErrorCode::kInvalidArgument, "{}: expected {} different ids, got {} twice", place(list),
-                spec_.top_k(), id);
+    const std::optional<BadId> bad =
+        narrow_rows(spec_, from, arrival_.type, count, builder_.ids() + next_ * spec_.row_bytes(), faults_);
+    if (!bad) return {};
+    const int64_t row = next_ + bad->row;
+    const std::string place = fmt::format("{}: row {} (position {}), layer {}", arrival_.dialect, row,
+                                          options_.start + row, bad->layer);
+    if (bad->repeated) {
+      return fail(ErrorCode::kInvalidArgument, "{}: expected {} different ids, got {} twice", place,
+                  spec_.top_k(), bad->value);
+    }
+    return fail(ErrorCode::kOutOfRange, "{}: expected ids of 0 to {}, got {}", place, spec_.num_experts() - 1,
+                bad->value);
   }
 
   RouteSpec spec_;

@@ -9,7 +9,8 @@
 #include <string>
 
 #include "moetape/wire.h"
-#include "wire/test_routes.h"
+#include "routes/test_routes.h"
+#include "wire/test_bytes.h"
 
 namespace moetape::inline v0::wire {
 namespace {

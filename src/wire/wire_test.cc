@@ -5,9 +5,12 @@
 #include <rapidcheck/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <optional>
+#include <random>
 
-#include "wire/test_routes.h"
+#include "routes/test_routes.h"
+#include "wire/test_bytes.h"
 
 namespace moetape::inline v0::wire {
 namespace {
@@ -22,17 +25,14 @@ RouteSpec vector_spec() { return make_spec({.layers = {0, 1}, .top_k = 2, .num_e
 Routes vector_routes() { return make_routes(vector_spec(), {0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4}); }
 
 std::string encoded(const Routes& routes, Dialect dialect, MissingFill missing = MissingFill::kRefuse) {
-  const auto text = encode(routes, dialect, {.missing = missing});
-  EXPECT_TRUE(text) << text.error().message;
-  EXPECT_EQ(text->size(), encoded_size(routes.spec(), routes.num_rows(), dialect).value());
-  return *text;
+  std::string text = value_of(encode(routes, dialect, {.missing = missing}));
+  EXPECT_EQ(text.size(), encoded_size(routes.spec(), routes.num_rows(), dialect).value());
+  return text;
 }
 
 Routes decoded(std::string_view text, Dialect dialect, const RouteSpec& spec,
                const DecodeOptions& options = {}) {
-  const auto routes = decode(text, dialect, spec, options);
-  EXPECT_TRUE(routes) << routes.error().message;
-  return *routes;
+  return value_of(decode(text, dialect, spec, options));
 }
 
 Ids ids_of(const Routes& routes) {

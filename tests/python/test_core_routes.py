@@ -158,6 +158,9 @@ def test_rows_of_older_versions_can_be_left_out() -> None:
     routes = make(0, 3, version=1).extend(make(3, 3, version=2)).extend(make(6, 2))
     assert routes.without(version_below=2).missing == {"outdated": 3}
     assert routes.without(version_below=0) == routes
+    newest = make(0, 2, version=0xFFFFFE)
+    assert newest.without(version_below=0xFFFFFE) == newest
+    assert newest.without(version_below=0xFFFFFF).missing == {"outdated": 2}
     with pytest.raises(mt.OutOfRangeError):
         routes.without(version_below=-1)
 
