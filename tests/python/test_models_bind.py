@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,19 @@ def test_a_router_that_cannot_be_captured_is_named() -> None:
     with pytest.raises(moetape.UnsupportedError, match=r"layers\.1\.mlp \(Block\)"):
         models.bind(toy(Router(), toy_moe.ArgmaxRouter()), rec)
     assert models.num_intercepted() == 0
+
+
+def test_a_router_that_fails_half_way_leaves_nothing_bound() -> None:
+    model = nn.ModuleList([Source(0), *toy(None, Router(), Router()).layers[1:]])
+    *_, last = models.find_routers(model, without={model[0]})
+    mistaken = models.interceptor(dataclasses.replace(last, layer=7)).add_tap(lambda *_: None)
+    _, rec = recorder([0, 1, 2])
+    with pytest.raises(moetape.InvalidArgumentError, match="as attached"):
+        models.bind(model, rec)
+    mistaken.remove()
+    assert models.num_intercepted() == 0
+    assert model[0].capture_fn is None
+    models.bind(model, rec).unbind()
 
 
 def test_two_sources_of_one_layer_are_refused() -> None:

@@ -469,6 +469,74 @@ def test_a_failing_forward_leaves_the_model_as_it_was(model: Any) -> None:
         assert torch.equal(model(**batch).logits, plain)
 
 
+def test_a_block_that_cannot_open_leaves_nothing_hooked(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
+    routes = record(model, batch)
+    session = attach(model)
+
+    def fail(self: Any, *_: Any) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session._interceptors[-1], "add_forcer", fail)
+        with pytest.raises(ZeroDivisionError), session.replay(routes):
+            pass
+    assert num_intercepted() == 0
+    with session.replay(routes) as replay:
+        model(**batch)
+    assert replay.counts.replayed == 3
+
+
+class Wrapped(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden_states: torch.Tensor) -> Any:
+        return self.inner(hidden_states)
+
+
+@pytest.mark.parametrize("replacing", [copy.deepcopy, Wrapped])
+def test_a_router_replaced_since_is_found_again(model: Any, replacing: Any) -> None:
+    batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
+    (routes,) = record(model, batch)
+    session = attach(model)
+    mlp = model.model.layers[1].mlp
+    mlp.gate = replacing(mlp.gate)
+    foreign = wrong_routes(routes)
+    with session.replay([foreign]), received(model) as ids:
+        model(**batch)
+    for column, layer in enumerate(foreign.spec.layers):
+        assert np.array_equal(ids[layer][:3], foreign.ids[:, column])
+
+
+def test_a_router_replaced_by_what_is_none_is_an_error_and_named(model: Any) -> None:
+    batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
+    routes = record(model, batch)
+    session = attach(model)
+    mlp = model.model.layers[1].mlp
+    gate, mlp.gate = mlp.gate, torch.nn.Linear(32, 8)
+    with pytest.raises(mt.UnsupportedError, match=r"layers\.1\.mlp"), session.replay(routes):
+        pass
+    mlp.gate = copy.deepcopy(gate)
+    mlp.gate.top_k = 1
+    with pytest.raises(mt.UnsupportedError, match="unequal top-k"), session.replay(routes):
+        pass
+    mlp.gate = gate
+    with session.replay(routes):
+        loss = model(**batch).logits.sum()
+    mlp.gate = copy.deepcopy(gate)
+    with (
+        pytest.raises(mt.ConflictError, match=r"1 micro-batches.*layers\.1\.mlp\.gate"),
+        session.replay(routes),
+    ):
+        pass
+    loss.backward()
+    with session.replay(routes) as replay:
+        model(**batch)
+    assert replay.counts.replayed == 3
+
+
 def test_blocks_do_not_nest_and_are_used_once(model: Any) -> None:
     batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
     routes = record(model, batch)

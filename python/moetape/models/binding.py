@@ -8,6 +8,7 @@ routers that `find_routers` understands. Every layer of the recorder's spec is b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -23,7 +24,7 @@ from moetape import (
     Recorder,
     SpecMismatchError,
 )
-from moetape.models.intercept import Handle, interceptor, remove_all
+from moetape.models.intercept import interceptor
 from moetape.models.routers import find_routers
 
 Lane = int | Callable[[], int]
@@ -33,17 +34,13 @@ Lane = int | Callable[[], int]
 class Binding:
     """Keeps a recorder bound to a model until `unbind()`, or as a context manager."""
 
-    def __init__(self, handles: list[Handle], sources: list[nn.Module], layers: list[int]) -> None:
-        self._handles = handles
-        self._sources = sources
+    def __init__(self, undo: ExitStack, layers: list[int]) -> None:
+        self._undo = undo
         self.layers = layers
 
     def unbind(self) -> None:
         """Take every hook off and every capture_fn back; twice does nothing."""
-        remove_all(self._handles)
-        for source in self._sources:
-            source.capture_fn = None
-        self._handles, self._sources = [], []
+        self._undo.close()
 
     def __enter__(self) -> Binding:
         return self
@@ -76,10 +73,13 @@ def bind(model: nn.Module, recorder: Recorder, *, stack: str = "target", lane: L
     for name, source in sources.items():
         if source.capture_fn is not None:
             raise ConflictError(f"module {name}: expected capture_fn None, got one that is bound already")
-    for source in sources.values():
-        source.capture_fn = partial(_capture, recorder, lane, int(source.layer_id))
-    handles = [interceptor(router).add_tap(partial(_capture, recorder, lane)) for router in routers]
-    return Binding(handles, list(sources.values()), sorted(layer for layer, _ in names))
+    with ExitStack() as undo:  # of everything, should one fail
+        for source in sources.values():
+            undo.callback(setattr, source, "capture_fn", None)
+            source.capture_fn = partial(_capture, recorder, lane, int(source.layer_id))
+        for router in routers:
+            undo.callback(interceptor(router).add_tap(partial(_capture, recorder, lane)).remove)
+        return Binding(undo.pop_all(), sorted(layer for layer, _ in names))
 
 
 def _sources_of(model: nn.Module) -> Iterator[tuple[str, Any]]:

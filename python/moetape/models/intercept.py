@@ -66,6 +66,11 @@ class Interceptor:
         self._forcers: dict[Handle, Forcer] = {}
         self._override: Override | None = None
 
+    @property
+    def module(self) -> nn.Module | None:
+        """The router's module; None once it is gone."""
+        return self._module()
+
     def add_tap(self, tap: Tap) -> Handle:
         """Call `tap` with the ids that the experts receive, once per forward. Taps run in the order added."""
         return self._add(tap, "_taps")
@@ -139,7 +144,7 @@ class Interceptor:
     def _refuse_masked(
         self, scores: torch.Tensor, values: torch.Tensor, ids: torch.Tensor, live_values: torch.Tensor
     ) -> None:
-        """Refuse forced ids of masked experts: 0 or -inf, the lowest score, where the live choice has better."""
+        """Refuse forced ids of masked experts: the lowest score is 0 or -inf, and no live choice has it."""
         lowest = scores.amin(1, keepdim=True)
         is_mask = (lowest == 0) | (lowest == -torch.inf)
         masked = is_mask & (values == lowest) & (live_values != lowest).all(1, keepdim=True)
@@ -147,8 +152,8 @@ class Interceptor:
             row, column = masked.nonzero()[0].tolist()
             raise UnsupportedError(
                 f"router {self.name}: expected forced experts that it has a score for, got expert "
-                f"{int(ids[row, column])} in row {row} with {float(values[row, column])}, a masked score that "
-                "would be a weight of 0"
+                f"{int(ids[row, column])} in row {row} with {float(values[row, column])}, a masked score "
+                "that would be a weight of 0"
             )
 
     def _checked(self, forced: torch.Tensor, live_ids: torch.Tensor) -> torch.Tensor:

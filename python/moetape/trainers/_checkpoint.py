@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -28,14 +28,12 @@ class Checkpointed:
         return self.original
 
 
-def wrap_all(model: torch.nn.Module, bind: Callable[[Function], Function]) -> list[Callable[[], None]]:
-    """Wrap every checkpoint function that `bind` does not yet stand for; returns how to undo each."""
-    undo = []
+def wrap_all(model: torch.nn.Module, bind: Callable[[Function], Function]) -> Iterator[Callable[[], None]]:
+    """Wrap every checkpoint function that `bind` does not yet stand for; yields how to undo each."""
     for module in model.modules():
         original = getattr(module, _NAME, None)
         if original is not None and not (isinstance(original, Checkpointed) and original.bind == bind):
-            undo.append(_wrap(module, original, bind))
-    return undo
+            yield _wrap(module, original, bind)
 
 
 def _wrap(

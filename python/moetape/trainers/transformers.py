@@ -30,7 +30,7 @@ import numpy.typing as npt
 import torch
 
 import moetape as mt
-from moetape.models import find_routers, interceptor, spec_of
+from moetape.models import Router, find_routers, interceptor, spec_of, spec_of_routers
 from moetape.models.forward import ForwardInputs
 from moetape.trainers import _alignment as alignment
 from moetape.trainers import _autograd as autograd
@@ -67,15 +67,17 @@ class Session:
     def __init__(self, model: torch.nn.Module, excluded: Mapping[int, str] | None) -> None:
         self.spec: mt.RouteSpec = spec_of(model, excluded=excluded)
         self._model = weakref.ref(model)
-        routers = find_routers(model, excluded=excluded)
-        self._interceptors = [interceptor(router) for router in routers]  # they keep no module alive
-        self._names = {one.layer: one.name for one in self._interceptors}
+        self._take(find_routers(model, excluded=excluded))
         self._current = Current()
         self._lock = threading.RLock()  # micro-batches end on any thread
         self._block: Replay | None = None
         self._live: dict[int, weakref.ref[MicroBatch]] = {}
         self._undo: list[Callable[[], None]] = []
         self._detached = False
+
+    def _take(self, routers: list[Router]) -> None:
+        self._interceptors = [interceptor(router) for router in routers]  # they keep no module alive
+        self._names = {one.layer: one.name for one in self._interceptors}
 
     def replay(
         self,
@@ -117,9 +119,35 @@ class Session:
             raise mt.ClosedError(f"replay: expected an attached session, got one that was {why}")
         if self._block is not None:
             raise mt.InvalidArgumentError("replay: expected one open block per model, got a second")
-        self._block = block
-        self._install(model)
+        self._renew_routers(model)
+        with self._lock:
+            self._block = block
+            try:
+                self._install(model)
+            except BaseException:
+                self._leave()
+                raise
         return model
+
+    def _renew_routers(self, model: torch.nn.Module) -> None:
+        """Find the routers again where some were replaced since (adapters, sharding)."""
+        modules = dict(model.named_modules(remove_duplicate=False))
+        replaced = [one.name for one in self._interceptors if modules.get(one.name, self) is not one.module]
+        if not replaced:
+            return
+        if self._live:
+            raise mt.ConflictError(
+                f"replay: expected the routers of the {len(self._live)} micro-batches that wait for their "
+                f"backward, got others at {', '.join(replaced)}"
+            )
+        routers = find_routers(model, excluded=self.spec.excluded)
+        layers = [router.layer for router in routers]
+        if layers != list(self.spec.layers) or spec_of_routers(routers).fingerprint != self.spec.fingerprint:
+            raise mt.SpecMismatchError(
+                f"replay: expected routers of {self.spec} as attached, got those of layers {layers} after "
+                f"{', '.join(replaced)} changed; detach() and attach() again"
+            )
+        self._take(routers)
 
     def _leave(self) -> None:
         self._block = None
@@ -130,8 +158,10 @@ class Session:
     def _install(self, model: torch.nn.Module) -> None:
         with self._lock:
             if not self._undo:
-                self._undo.extend(one.add_forcer(self._force).remove for one in self._interceptors)
-            self._undo.extend(wrap_all(model, self._bind))
+                for one in self._interceptors:
+                    self._undo.append(one.add_forcer(self._force).remove)
+            for undo in wrap_all(model, self._bind):
+                self._undo.append(undo)
 
     def _uninstall_if_idle(self) -> None:
         with self._lock:

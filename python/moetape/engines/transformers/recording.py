@@ -214,7 +214,8 @@ class Recording:
         repeats = num_sequences // wanted.size if self._generation is not None and wanted.size else 1
         if wanted.ndim != 1 or repeats * wanted.size != num_sequences:
             raise InvalidArgumentError(
-                f"wanted: expected a flag per prompt of {num_sequences} sequences, got shape {list(wanted.shape)}"
+                f"wanted: expected a flag per prompt of {num_sequences} sequences, "
+                f"got shape {list(wanted.shape)}"
             )
         return np.repeat(wanted, repeats)
 
