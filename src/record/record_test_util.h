@@ -1,30 +1,13 @@
 // Specs, ids and shorthands for this room's tests.
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <string>
 #include <vector>
 
 #include "moetape/recorder.h"
+#include "store/store_test_util.h"
 
 namespace moetape::inline v0 {
-
-template <class T>
-T value_of(Result<T> result) {
-  EXPECT_TRUE(result.has_value()) << (result ? "" : result.error().message);
-  return *std::move(result);
-}
-
-inline void expect_ok(const Status& status) { EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message); }
-
-template <class T>
-void expect_error(const Result<T>& result, ErrorCode code, const std::string& text) {
-  ASSERT_FALSE(result.has_value());
-  EXPECT_EQ(error_name(result.error().code), error_name(code)) << result.error().message;
-  EXPECT_THAT(result.error().message, testing::HasSubstr(text));
-}
 
 // Layers 1 and 3 of a stack, 2 of 8 experts.
 inline RouteSpecFields two_layers() {
@@ -44,12 +27,6 @@ inline Status capture(Recorder& recorder, int32_t layer, const Ids& ids, int lan
   for (const auto& row : ids) flat.insert(flat.end(), row.begin(), row.end());
   const IdsView view = {flat.data(), IntType::kInt64, static_cast<int64_t>(ids.size()), columns, columns, 1};
   return recorder.capture(layer, view, lane, offset);
-}
-
-inline std::vector<int64_t> slots_from(int64_t first, int64_t count) {
-  std::vector<int64_t> slots;
-  for (int64_t i = 0; i < count; ++i) slots.push_back(first + i);
-  return slots;
 }
 
 // Valid rows as ids over all layers, missing ones as their reason.

@@ -29,12 +29,6 @@ int value_of_row(std::span<const std::byte> row) {
 constexpr int64_t kSlots = 256;
 constexpr int kRounds = 400;
 
-std::vector<int64_t> slots_from(int64_t first, int64_t count) {
-  std::vector<int64_t> slots(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) slots[static_cast<size_t>(i)] = first + i;
-  return slots;
-}
-
 void write_round(StoreWriter& writer, std::vector<int64_t> slots, uint8_t value) {
   const int64_t stride = writer.store().spec.row_stride();
   const std::vector<std::byte> rows(slots.size() * static_cast<size_t>(stride), std::byte{value});

@@ -1,5 +1,6 @@
 // The store against a plain dictionary, by random operations. MOETAPE_TEST_OPS sets their number.
 #include <cstdlib>
+#include <random>
 
 #include "store/store_test_util.h"
 

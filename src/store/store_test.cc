@@ -6,14 +6,6 @@ namespace moetape::inline v0 {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
-
-template <class T>
-void expect_error(const Result<T>& result, ErrorCode code, const std::string& text) {
-  ASSERT_FALSE(result.has_value());
-  EXPECT_EQ(error_name(result.error().code), error_name(code));
-  EXPECT_THAT(result.error().message, HasSubstr(text));
-}
 
 class StoreStory : public testing::Test {
  protected:

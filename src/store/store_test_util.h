@@ -4,23 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <map>
-#include <random>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/test_util.h"
 #include "moetape/store.h"
 #include "store/store_writer.h"
 
 namespace moetape::inline v0 {
-
-template <class T>
-T value_of(Result<T> result) {
-  EXPECT_TRUE(result.has_value()) << (result ? "" : result.error().message);
-  return *std::move(result);
-}
-
-inline void expect_ok(const Status& status) { EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message); }
 
 // 3 MoE layers, 2 of 256 experts that may repeat: every byte is an id, and a row is 6 bytes.
 inline RouteSpec tiny_spec() {
@@ -40,6 +33,12 @@ using Row = std::vector<uint8_t>;
 inline Row row_of(uint8_t first) {
   return {first, static_cast<uint8_t>(first + 1), static_cast<uint8_t>(first + 2), static_cast<uint8_t>(first + 3),
           static_cast<uint8_t>(first + 4), static_cast<uint8_t>(first + 5)};
+}
+
+inline std::vector<int64_t> slots_from(int64_t first, int64_t count) {
+  std::vector<int64_t> slots(static_cast<size_t>(count));
+  std::iota(slots.begin(), slots.end(), first);
+  return slots;
 }
 
 // Commits rows as one step of `writer`; returns the step.
