@@ -11,10 +11,8 @@ Importing moetape imports neither torch nor an engine; moetape.models, moetape.e
 are loaded when they are first used.
 """
 
-import importlib
-from types import ModuleType
-
 from moetape import layout, replay
+from moetape._lazy import loader
 from moetape._moetape import (
     REASONS,
     Blocks,
@@ -95,11 +93,7 @@ __all__ = [
 
 _LAZY = ("engines", "models", "trainers")
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in _LAZY:
-        return importlib.import_module(f"moetape.{name}")
-    raise AttributeError(f"module 'moetape' has no attribute {name!r}")
+__getattr__ = loader(__name__, _LAZY)
 
 
 def __dir__() -> list[str]:

@@ -448,10 +448,10 @@ class Store:
         the slots are freed.
         """
 
-    def rows(self, slots: numpy.typing.ArrayLike | Blocks, start: int = 0, as_of: int | None = None, tokens: numpy.typing.ArrayLike | None = None) -> RowSource:
+    def rows(self, slots: numpy.typing.ArrayLike | Blocks, start: int = 0, as_of: int | None = None) -> RowSource:
         """
-        The same, for encode to gather and encode in one pass. as_of is fixed now; encode it before the slots
-        are freed.
+        The same without tokens, for encode to gather and encode in one pass. as_of is fixed now; encode it
+        before the slots are freed.
         """
 
     def invalidate(self, slots: numpy.typing.ArrayLike | Blocks, as_of: int | None = None) -> None:
@@ -486,11 +486,11 @@ class Store:
     def __exit__(self, *exception: object) -> None: ...
 
 class Offender:
-    """The first id of a step that was no expert. A value."""
+    """The first row of a step that was refused. A value."""
 
     @property
     def layer(self) -> int:
-        """Global layer."""
+        """Global layer; -1 where it is about none."""
 
     @property
     def row(self) -> int:
@@ -498,11 +498,14 @@ class Offender:
 
     @property
     def value(self) -> int:
-        """The id as it came."""
+        """The id as it came; the slot where it was "superseded"."""
 
     @property
     def fault(self) -> str:
-        """"negative", "too_large", "repeated" or "shared"."""
+        """
+        "negative", "too_large", "repeated", "shared" (a routed id in a shared column) or
+        "superseded" (its slot was written in this or a later step).
+        """
 
     def __repr__(self) -> str: ...
 
@@ -522,7 +525,7 @@ class CommitReport:
 
     @property
     def num_refused(self) -> int:
-        """Rows that are missing because of their ids."""
+        """Rows that are missing because of their ids or slot."""
 
     @property
     def num_no_slot(self) -> int:
@@ -538,7 +541,7 @@ class CommitReport:
 
     @property
     def first_offender(self) -> Offender | None:
-        """The first id that was no expert."""
+        """The first row that was refused."""
 
     def __repr__(self) -> str: ...
 
@@ -571,8 +574,8 @@ class Recorder:
     def __init__(self, store: Store, max_rows: int, lanes: int = 1, id_maps: dict[int, IdMap] | None = None, memory_limit: int | None = None) -> None: ...
 
     @staticmethod
-    def required_bytes(spec: RouteSpec, max_rows: int, lanes: int = 1) -> int:
-        """Bytes that such a recorder takes."""
+    def required_bytes(spec: RouteSpec, num_slots: int, max_rows: int, lanes: int = 1) -> int:
+        """Bytes that such a recorder takes, for a store of num_slots."""
 
     @property
     def spec(self) -> RouteSpec:

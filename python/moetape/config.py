@@ -12,17 +12,17 @@ from typing import Any
 from moetape._moetape import RouteSpec
 from moetape.errors import CorruptDataError, InvalidArgumentError, UnsupportedError
 
-__all__ = ["spec_from_config"]
+__all__ = ["NUM_EXPERTS", "TOP_K", "model_name", "spec_from_config"]
 
 # The first name that a configuration has counts.
-_NUM_EXPERTS = (
+NUM_EXPERTS = (
     "n_routed_experts",
     "num_experts",
     "num_local_experts",
     "moe_num_experts",
     "num_routed_experts",
 )
-_TOP_K = (
+TOP_K = (
     "num_experts_per_tok",
     "num_experts_per_token",
     "moe_topk",
@@ -40,9 +40,9 @@ _MOE_KINDS = ("sparse", "moe", "hash_moe")
 def spec_from_config(config: object, **fields: Any) -> RouteSpec:
     """The spec that a configuration describes; `fields` replace what it says. See RouteSpec.from_config."""
     settings = _Settings(_text_config(_loaded(config)))
-    num_experts = settings.largest(_NUM_EXPERTS)
+    num_experts = settings.largest(NUM_EXPERTS)
     if num_experts is None or num_experts < 2:  # one expert is a dense layer under another name
-        raise _no_moe_layers(f"{settings.model} without 2 or more of {', '.join(_NUM_EXPERTS)}")
+        raise _no_moe_layers(f"{settings.model} without 2 or more of {', '.join(NUM_EXPERTS)}")
     num_layers = settings.num_layers()
     hashed = [layer for layer, kind in enumerate(settings.layer_kinds()) if kind == "hash_moe"]
     derived: dict[str, Any] = {
@@ -61,6 +61,13 @@ def spec_from_config(config: object, **fields: Any) -> RouteSpec:
     if "top_k" not in fields:
         derived["top_k"] = settings.top_k([*fields.get("layers", derived.get("layers", []))])
     return RouteSpec(**{**derived, **fields})
+
+
+def model_name(config: object, default: str = "") -> str:
+    """The free identity text of a configuration's model: its type, and its name or path where it has one."""
+    kind = _read(config, "model_type") or default or type(config).__name__
+    path = _read(config, "_name_or_path")
+    return f"{kind} {path}" if path else str(kind)
 
 
 def _no_moe_layers(got: str) -> InvalidArgumentError:
@@ -107,11 +114,9 @@ class _Settings:
 
     def __init__(self, config: object) -> None:
         self._config = config
-        kind = self._get("model_type") or type(config).__name__
-        path = self._get("_name_or_path")
-        self.model = f"{kind} {path}" if path else str(kind)
+        self.model = model_name(config)
         # Two sub-layers of attention share one MoE layer; num_hidden_layers counts the former; none is dense.
-        self._is_longcat = str(kind).startswith("longcat")
+        self._is_longcat = self.model.startswith("longcat")
 
     def _get(self, name: str) -> Any:
         return _read(self._config, name)
@@ -228,9 +233,9 @@ class _Settings:
         return number
 
     def top_k(self, layers: Sequence[int]) -> int:
-        name, value = self._first(_TOP_K)
+        name, value = self._first(TOP_K)
         if value is None:
-            raise UnsupportedError(f"config: expected one of {', '.join(_TOP_K)}, got {self.model} without")
+            raise UnsupportedError(f"config: expected one of {', '.join(TOP_K)}, got {self.model} without")
         if not isinstance(value, list | tuple):
             return _checked_int(name, value)
         different = {_checked_int(name, value[layer]) for layer in layers if layer < len(value)}

@@ -1,12 +1,7 @@
-"""Inference engines: one sub-package per engine, loaded when it is first named."""
+"""Inference engines: naming a sub-package loads it. Importing this package imports no engine and no torch."""
 
-import importlib
-from types import ModuleType
+from moetape._lazy import loader
 
-_ENGINES = ("transformers",)
+__all__ = ["transformers"]
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in _ENGINES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = loader(__name__, __all__)

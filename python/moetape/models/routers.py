@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from moetape import InvalidArgumentError, RouteSpec, UnsupportedError
+from moetape import InvalidArgumentError, RouteSpec, UnsupportedError, config
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +54,7 @@ _REFUSED = {
 }
 _NOT_UNDERSTOOD = "no module beside its experts calls topk over them in its forward"
 
-_NUM_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-_TOP_K = ("top_k", "topk", "moe_top_k", "moe_topk", "num_experts_per_tok", "top_k_experts")
+_TOP_K = ("top_k", "topk", *config.TOP_K)  # a module's own names before those of configurations
 _LOOKS_MOE = re.compile(r"(MoE|Moe|MOE|MoeBlock|MoEBlock|SparseMLP|MoeV\d|MoEV\d)$")
 _OTHER_STACKS = re.compile(r"(^|\.)(mtp|draft|nextn|speculat\w*|eagle\w*|medusa\w*)(\.|_|$)", re.IGNORECASE)
 
@@ -149,10 +148,7 @@ def spec_of_routers(
 
 def model_name(model: nn.Module) -> str:
     """The free identity text of a model: its config's model type, and its name or path where it has one."""
-    config = getattr(model, "config", None)
-    kind = getattr(config, "model_type", "") or type(model).__name__
-    path = getattr(config, "_name_or_path", "")
-    return f"{kind} {path}" if path else str(kind)
+    return config.model_name(getattr(model, "config", None), default=type(model).__name__)
 
 
 def calls_topk(module: nn.Module) -> bool:
@@ -248,7 +244,7 @@ def _number(module: nn.Module, block: nn.Module, names: tuple[str, ...]) -> int 
 
 
 def _number_of_experts(module: nn.Module, block: nn.Module) -> int | None:
-    number = _number(module, module, _NUM_EXPERTS)
+    number = _number(module, module, config.NUM_EXPERTS)
     if number is not None:
         return number
     widths = {child.out_features for child in module.children() if isinstance(child, nn.Linear)}
@@ -256,7 +252,7 @@ def _number_of_experts(module: nn.Module, block: nn.Module) -> int | None:
         return int(widths.pop())
     for name, child in block.named_children():
         if _holds_experts(name, child):
-            number = _number(child, block, _NUM_EXPERTS)
+            number = _number(child, block, config.NUM_EXPERTS)
             return len(child) if number is None and isinstance(child, nn.ModuleList) else number
     return None
 
