@@ -12,7 +12,7 @@ Ids = npt.NDArray[np.int64]
 SPEC = mt.RouteSpec(layers=[1, 2, 4], top_k=2, num_experts=8)
 
 
-def distinct_ids(num_rows: int, spec: mt.RouteSpec = SPEC, seed: int = 0) -> Ids:
+def distinct_ids(num_rows: int, spec: mt.RouteSpec = SPEC, seed: int | np.random.Generator = 0) -> Ids:
     """Random ids [rows, layers, k], different within a layer's row."""
     scores = np.random.default_rng(seed).random((num_rows, spec.num_moe_layers, spec.num_experts))
     return np.argsort(scores, axis=2)[:, :, : spec.top_k]
@@ -31,6 +31,8 @@ def record(rec: mt.Recorder, slots: npt.ArrayLike | mt.Blocks, ids: Ids, version
     return rec.commit(slots, version=version)
 
 
-def new_store(num_slots: int = 32, max_rows: int = 16, lanes: int = 1) -> tuple[mt.Store, mt.Recorder]:
-    store = mt.Store(SPEC, num_slots=num_slots)
+def new_store(
+    num_slots: int = 32, max_rows: int = 16, lanes: int = 1, spec: mt.RouteSpec = SPEC
+) -> tuple[mt.Store, mt.Recorder]:
+    store = mt.Store(spec, num_slots=num_slots)
     return store, mt.Recorder(store, max_rows=max_rows, lanes=lanes)

@@ -9,6 +9,7 @@ import torch
 
 import moetape
 from moetape import models
+from replay_helpers import received
 
 EOS = 2
 LENGTHS = (3, 7, 5)
@@ -24,14 +25,9 @@ def prompts(lengths: tuple[int, ...] = LENGTHS, seed: int = 1) -> dict[str, torc
 
 def alone(model: Any, tokens: list[int]) -> np.ndarray:
     """What the experts receive when one sequence is fed by itself, without a cache: [rows, layers, k]."""
-    received: dict[int, torch.Tensor] = {}
-    handles = [
-        models.interceptor(router).add_tap(received.__setitem__) for router in models.find_routers(model)
-    ]
-    with torch.no_grad():
+    with torch.no_grad(), received(model) as ids:
         model(torch.tensor([tokens]), use_cache=False)
-    models.remove_all(handles)
-    return torch.stack([received[layer] for layer in sorted(received)], dim=1).numpy()
+    return np.stack([ids[layer] for layer in sorted(ids)], axis=1)
 
 
 def fed_of(output: torch.Tensor, inputs: dict[str, torch.Tensor]) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """All that the capturers of SGLang, vLLM and LightLLM can do, line by line, against plain models of them."""
 
 import base64
+import functools
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import moetape as mt
+from core_helpers import Ids, capture_layers, distinct_ids, new_store
 from engine_helpers import assert_untouched
 from tiny_models import tiny
 
@@ -18,23 +20,12 @@ TOP_K = 2
 EXPERTS = 16
 
 
-def make(
-    num_slots: int = 64, max_rows: int = 32, lanes: int = 1, **fields: int
-) -> tuple[mt.Store, mt.Recorder]:
-    spec = mt.RouteSpec(LAYERS, TOP_K, EXPERTS, num_layers=NUM_LAYERS, **fields)
-    store = mt.Store(spec, num_slots)
-    return store, mt.Recorder(store, max_rows, lanes)
+SPEC = mt.RouteSpec(LAYERS, TOP_K, EXPERTS, num_layers=NUM_LAYERS)
+make = functools.partial(new_store, num_slots=64, max_rows=32, spec=SPEC)
 
 
-def ids_of(rng: np.random.Generator, rows: int, top_k: int = TOP_K) -> NDArray[np.int32]:
-    """int32 [layers, rows, k], distinct within a row."""
-    scores = rng.random((len(LAYERS), rows, EXPERTS))
-    return scores.argsort(axis=-1)[:, :, :top_k].astype(np.int32)
-
-
-def capture(recorder: mt.Recorder, ids: NDArray[np.int32], lane: int = 0) -> None:
-    for layer, layer_ids in zip(LAYERS, ids, strict=True):
-        recorder.capture(layer, torch.from_numpy(layer_ids), lane=lane)
+def ids_of(rng: np.random.Generator, rows: int) -> Ids:
+    return distinct_ids(rows, SPEC, rng)
 
 
 class SglangModel:
@@ -44,8 +35,8 @@ class SglangModel:
         self.device = np.zeros((max_batch, NUM_LAYERS, TOP_K + shared), np.int32)
         self.host = np.zeros((num_slots, NUM_LAYERS, TOP_K), np.int32)
 
-    def step(self, ids: NDArray[np.int32], slots: NDArray[np.int64], first: int = 0) -> None:
-        for layer, layer_ids in zip(LAYERS, ids, strict=True):
+    def step(self, ids: Ids, slots: NDArray[np.int64], first: int = 0) -> None:
+        for layer, layer_ids in zip(LAYERS, ids.swapaxes(0, 1), strict=True):
             self.device[: len(layer_ids), layer, : layer_ids.shape[1]] = layer_ids
         self.host[slots] = self.device[first : first + len(slots), :, :TOP_K]
 
@@ -68,7 +59,7 @@ def test_sglang_capture_by_batch_row_and_host_rows_by_kv_slot(rng: np.random.Gen
     for _ in range(200):
         slots = rng.choice(64, rng.integers(1, 20), replace=False)
         ids = ids_of(rng, len(slots))
-        capture(recorder, ids)
+        capture_layers(recorder, ids)
         recorder.commit(slots)
         model.step(ids, slots)
         written.update(slots.tolist())
@@ -77,10 +68,11 @@ def test_sglang_capture_by_batch_row_and_host_rows_by_kv_slot(rng: np.random.Gen
 
 
 def test_sglang_shared_expert_columns_are_cut_from_what_is_kept(rng: np.random.Generator) -> None:  # case A12
-    store, recorder = make(shared_columns=1)
+    spec = mt.RouteSpec(LAYERS, TOP_K, EXPERTS, num_layers=NUM_LAYERS, shared_columns=1)
+    store, recorder = make(spec=spec)
     ids = ids_of(rng, 5)
-    with_shared = np.concatenate([ids, np.full((len(LAYERS), 5, 1), EXPERTS, np.int32)], axis=2)
-    capture(recorder, with_shared)
+    with_shared = np.concatenate([ids, np.full((5, len(LAYERS), 1), EXPERTS)], axis=2)
+    capture_layers(recorder, with_shared)
     recorder.commit(np.arange(5))
     model = SglangModel(64, 32, shared=1)
     model.step(with_shared, np.arange(5))
@@ -99,7 +91,7 @@ def test_sglang_slice_of_this_data_parallel_rank(
         mt.layout.dp_concat(counts, rank) if padded is None else mt.layout.dp_padded(counts, padded, rank)
     )
     ids = ids_of(rng, rows)
-    capture(recorder, ids)
+    capture_layers(recorder, ids)
     recorder.commit(np.arange(10, 15), layout=layout)
     model = SglangModel(64, 32)
     model.step(ids, np.arange(10, 15), first)
@@ -109,12 +101,12 @@ def test_sglang_slice_of_this_data_parallel_rank(
 def test_sglang_gathered_local_batches_are_not_sliced_again(rng: np.random.Generator) -> None:  # case A05
     store, recorder = make()
     ids = ids_of(rng, 5)
-    capture(recorder, ids)
+    capture_layers(recorder, ids)
     with pytest.raises(mt.WrongShapeError, match=r"8.*5|5.*8"):
         recorder.commit(np.arange(5), layout=mt.layout.dp_concat([3, 5], rank=1))
-    capture(recorder, ids)
+    capture_layers(recorder, ids)
     recorder.commit(np.arange(5))
-    assert np.array_equal(store.read(np.arange(5)).ids, ids.transpose(1, 0, 2))
+    assert np.array_equal(store.read(np.arange(5)).ids, ids)
 
 
 def test_sglang_draft_models_are_opted_out() -> None:  # case G09
@@ -149,7 +141,7 @@ def test_sglang_off_is_no_object_and_no_cost() -> None:  # case K03
 
 def test_sglang_base64_and_its_inverse_with_a_start_offset(rng: np.random.Generator) -> None:  # case C20
     store, recorder = make()
-    capture(recorder, ids_of(rng, 9))  # ten tokens, nine fed
+    capture_layers(recorder, ids_of(rng, 9))  # ten tokens, nine fed
     recorder.commit(np.arange(9))
     whole = store.read(np.arange(9))
     for start, rows in [(0, 9), (8, 1), (9, 0)]:
@@ -181,12 +173,12 @@ def test_vllm_narrowest_width_from_the_number_of_experts(experts: int, dtype: ty
 def test_vllm_results_do_not_change_with_later_steps(rng: np.random.Generator) -> None:
     store, recorder = make()
     first = ids_of(rng, 4)
-    capture(recorder, first)
+    capture_layers(recorder, first)
     recorder.commit(np.arange(4))
     snapshot = store.read(np.arange(4))
-    capture(recorder, ids_of(rng, 4))
+    capture_layers(recorder, ids_of(rng, 4))
     recorder.commit(np.arange(4))
-    assert np.array_equal(snapshot.ids, first.transpose(1, 0, 2))
+    assert np.array_equal(snapshot.ids, first)
 
 
 @pytest.mark.parametrize(
@@ -202,10 +194,10 @@ def test_vllm_batch_layouts_by_row_count(
 ) -> None:  # case A06
     store, recorder = make()
     ids = ids_of(rng, rows)
-    capture(recorder, ids)
+    capture_layers(recorder, ids)
     layout = mt.layout.infer(rows, [3, 5], rank=1, shard_sizes=[2, 2, 3, 3], tp_size=2)
     recorder.commit(np.arange(5), layout=layout)
-    assert np.array_equal(store.read(np.arange(5)).ids, ids[:, first : first + count].transpose(1, 0, 2))
+    assert np.array_equal(store.read(np.arange(5)).ids, ids[first : first + count])
 
 
 def test_vllm_sequence_parallel_shards_by_row_count(rng: np.random.Generator) -> None:  # case A09
@@ -213,10 +205,10 @@ def test_vllm_sequence_parallel_shards_by_row_count(rng: np.random.Generator) ->
     ids = ids_of(rng, 6)  # five tokens and one of padding, in two shards
     for tp_rank in range(2):
         recorder = mt.Recorder(store, 8)
-        capture(recorder, ids[:, 3 * tp_rank : 3 * tp_rank + 3])
+        capture_layers(recorder, ids[3 * tp_rank : 3 * tp_rank + 3])
         layout = mt.layout.infer(3, [4, 5], rank=1, tp_size=2, tp_rank=tp_rank)
         recorder.commit(np.arange(5), layout=layout)
-    assert np.array_equal(store.read(np.arange(5)).ids, ids[:, :5].transpose(1, 0, 2))
+    assert np.array_equal(store.read(np.arange(5)).ids, ids[:5])
 
 
 def test_vllm_any_other_row_count_is_refused_with_the_numbers() -> None:  # case A06
@@ -229,9 +221,9 @@ def test_vllm_any_other_row_count_is_refused_with_the_numbers() -> None:  # case
 def test_vllm_an_explicit_layout_wins(rng: np.random.Generator) -> None:
     store, recorder = make()
     ids = ids_of(rng, 8)
-    capture(recorder, ids)
+    capture_layers(recorder, ids)
     recorder.commit(np.arange(3), layout=mt.layout.dp_concat([3, 5], rank=0))
-    assert np.array_equal(store.read(np.arange(3)).ids, ids[:, :3].transpose(1, 0, 2))
+    assert np.array_equal(store.read(np.arange(3)).ids, ids[:3])
 
 
 class Source(torch.nn.Module):
@@ -279,10 +271,10 @@ def test_lightllm_lanes_of_overlapped_micro_batches_and_extraction_by_kv_index(
         indexes = [slots[:4], slots[4:]]
         for position, layer in enumerate(LAYERS):  # the micro-batches take turns, layer by layer
             for lane in (0, 1):
-                recorder.capture(layer, batches[lane][position], lane=lane)
+                recorder.capture(layer, batches[lane][:, position], lane=lane)
         for lane in (1, 0):
             recorder.commit(indexes[lane], step=2 * step + 2 - lane, lane=lane)
-            host[:, indexes[lane], :] = batches[lane]
+            host[:, indexes[lane], :] = batches[lane].swapaxes(0, 1)
         extracted = store.read(slots).ids
         assert isinstance(extracted, np.ndarray)
         assert np.array_equal(extracted, host[:, slots, :].transpose(1, 0, 2))
@@ -300,7 +292,7 @@ def test_lightllm_captures_larger_than_the_buffer_are_refused(
 ) -> None:  # cases A03 A04
     _, recorder = make(max_rows=4)
     with pytest.raises(mt.CapacityError, match=r"needs 9 rows, the lane has 4"):
-        recorder.capture(1, ids_of(rng, 9)[0])
+        recorder.capture(1, ids_of(rng, 9)[:, 0])
 
 
 # All
@@ -312,7 +304,7 @@ def test_no_tensor_operation_runs_in_a_step(rng: np.random.Generator) -> None:  
             raise AssertionError(f"{func} ran")
 
     store, recorder = make()
-    ids = [torch.from_numpy(layer_ids) for layer_ids in ids_of(rng, 4)]
+    ids = [torch.from_numpy(layer_ids) for layer_ids in ids_of(rng, 4).swapaxes(0, 1)]
     slots = torch.arange(4)
     with Forbid():
         for layer, layer_ids in zip(LAYERS, ids, strict=True):
@@ -325,9 +317,9 @@ def test_a_second_request_with_the_same_prefix_reads_the_same_rows(
     rng: np.random.Generator,
 ) -> None:  # case B16
     store, recorder = make()
-    capture(recorder, ids_of(rng, 8))
+    capture_layers(recorder, ids_of(rng, 8))
     recorder.commit(np.arange(8))
-    capture(recorder, ids_of(rng, 2))
+    capture_layers(recorder, ids_of(rng, 2))
     recorder.commit([20, 21])
     first = store.read(np.arange(8))
     second = store.read([*range(8), 20, 21])
@@ -336,11 +328,11 @@ def test_a_second_request_with_the_same_prefix_reads_the_same_rows(
 
 def test_a_preempted_request_says_what_is_left_of_it(rng: np.random.Generator) -> None:  # case B04
     store, recorder = make()
-    capture(recorder, ids_of(rng, 4))
+    capture_layers(recorder, ids_of(rng, 4))
     recorder.commit(np.arange(4))
     saved = store.read(np.arange(4))
     store.invalidate(np.arange(4))
-    capture(recorder, ids_of(rng, 2))
+    capture_layers(recorder, ids_of(rng, 2))
     recorder.commit([2, 3])
     assert saved.complete
     partial = store.read(np.arange(4))
@@ -352,13 +344,12 @@ def test_a_preempted_request_says_what_is_left_of_it(rng: np.random.Generator) -
 
 
 def test_a_stage_collects_its_own_layers_only(rng: np.random.Generator) -> None:  # case G14
-    spec = mt.RouteSpec(LAYERS, TOP_K, EXPERTS, num_layers=NUM_LAYERS)
     ids = ids_of(rng, 3)
     parts = []
     for layers in ([1, 2], [4]):
-        store = mt.Store(spec.with_layers(layers), 8)
+        store = mt.Store(SPEC.with_layers(layers), 8)
         recorder = mt.Recorder(store, 8)
-        for layer, layer_ids in zip(LAYERS, ids, strict=True):
+        for layer, layer_ids in zip(LAYERS, ids.swapaxes(0, 1), strict=True):
             if layer in layers:
                 recorder.capture(layer, layer_ids)
             else:
@@ -367,12 +358,12 @@ def test_a_stage_collects_its_own_layers_only(rng: np.random.Generator) -> None:
         recorder.commit(np.arange(3))
         parts.append(store.read(np.arange(3)))
         assert parts[-1].spec.layers == tuple(layers)
-    assert np.array_equal(mt.merge_layers(parts).ids, ids.transpose(1, 0, 2))
+    assert np.array_equal(mt.merge_layers(parts).ids, ids)
 
 
 def test_two_trainers_get_the_same_rows(rng: np.random.Generator) -> None:  # case J10
     store, recorder = make()
-    capture(recorder, ids_of(rng, 6))
+    capture_layers(recorder, ids_of(rng, 6))
     recorder.commit(np.arange(6))
     routes = [store.read([0, 1, 2]), store.read([3, 4, 5])]
     batch_major = np.array([[mt.replay.row_ids(s, np.arange(3))] for s in range(2)]).reshape(-1)
