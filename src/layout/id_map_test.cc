@@ -3,17 +3,14 @@
 
 #include <limits>
 
+#include "base/test_util.h"
 #include "moetape/layout.h"
 
 namespace moetape::inline v0 {
 namespace {
 
-using testing::HasSubstr;
-
 void expect_refused(const Result<IdMap>& map, const std::string& words) {
-  ASSERT_FALSE(map);
-  EXPECT_EQ(map.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(map.error().message, HasSubstr(words));
+  expect_error(map, ErrorCode::kInvalidArgument, words);
 }
 
 // case A15: 64 routed experts on two ranks, each followed by one shared slot.

@@ -10,10 +10,11 @@
 #include <ostream>
 #include <span>
 
+#include "base/test_util.h"
+
 namespace moetape::inline v0 {
 namespace {
 
-using testing::HasSubstr;
 using Counts = std::vector<int64_t>;
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
@@ -35,10 +36,8 @@ Triple placed(const Layout& layout, int64_t batch_rows, int64_t num_tokens) {
 
 void expect_refused(const Layout& layout, int64_t batch_rows, int64_t num_tokens, ErrorCode code,
                     const std::string& words) {
-  const Result<Placement> placement = layout.place(batch_rows, num_tokens);
-  ASSERT_FALSE(placement) << layout.to_string();
-  EXPECT_EQ(error_name(placement.error().code), error_name(code));
-  EXPECT_THAT(placement.error().message, HasSubstr(words));
+  SCOPED_TRACE(layout.to_string());
+  expect_error(layout.place(batch_rows, num_tokens), code, words);
 }
 
 TEST(Layout, WholeTakesAllRows) {
@@ -296,10 +295,7 @@ Triple inferred(const InferArgs& args) {
 }
 
 void expect_not_inferred(const InferArgs& args, ErrorCode code, const std::string& words) {
-  const Result<Layout> layout = infer_layout(args);
-  ASSERT_FALSE(layout) << layout->to_string();
-  EXPECT_EQ(error_name(layout.error().code), error_name(code));
-  EXPECT_THAT(layout.error().message, HasSubstr(words));
+  expect_error(infer_layout(args), code, words);
 }
 
 // case A06

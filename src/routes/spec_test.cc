@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/fail.h"
+#include "base/test_util.h"
 #include "routes/spec_check.h"
 
 namespace moetape::inline v0 {
@@ -24,10 +25,7 @@ RouteSpecFields deepseek() {
 }
 
 void expect_refused(const RouteSpecFields& fields, const std::string& words) {
-  const Result<RouteSpec> spec = RouteSpec::create(fields);
-  ASSERT_FALSE(spec) << "expected: " << words;
-  EXPECT_EQ(spec.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(spec.error().message, HasSubstr(words));
+  expect_error(RouteSpec::create(fields), ErrorCode::kInvalidArgument, words);
 }
 
 TEST(RouteSpec, SaysSizes) {
