@@ -19,6 +19,7 @@ WERROR := $(if $(CI),ON,OFF)
 CONFIGURE := cmake --log-level=NOTICE -DMOETAPE_WERROR=$(WERROR) --preset
 COMPILE := cmake --build --parallel $(JOBS) --preset
 CTEST := ctest --no-tests=error --parallel $(JOBS) --preset
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8
 
 CXX_FILES = $(shell find include src python/bindings tests bench examples engines -name '*.h' -o -name '*.cc' 2>/dev/null)
 BENCH_ENV := GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000
@@ -59,7 +60,7 @@ test-release: build
 	@$(CTEST) release
 
 test-python: build
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 asan: setup  ## C++ tests under the address and undefined-behaviour sanitizers
 	@$(CONFIGURE) asan
@@ -74,7 +75,7 @@ tsan: setup  ## the tests of racing threads under the thread sanitizer
 nightly: export MOETAPE_TEST_OPS := 1000000
 nightly: build  ## the random tests with ten times the operations
 	@$(CTEST) release
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 bench: setup  ## benchmarks against what engines do today
 	@$(CONFIGURE) release -DMOETAPE_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(BIN)/python -DMOETAPE_BUILD_BENCH=ON
