@@ -96,9 +96,15 @@ struct ObjectArg : Arg {
 // Work of this size is done without the GIL. Below it, releasing costs more than it gives.
 inline constexpr int64_t kLongCallBytes = int64_t{1} << 20;
 
+// count items of so many bytes; what is too much for 64 bits is the most they hold.
+inline int64_t work_bytes(int64_t count, int64_t bytes) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(count, bytes, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
+
 template <class Function>
-auto long_call(int64_t work_bytes, Function&& function) {
-  if (work_bytes < kLongCallBytes) return function();
+auto long_call(int64_t work, Function&& function) {
+  if (work < kLongCallBytes) return function();
   nb::gil_scoped_release release;
   return function();
 }

@@ -187,7 +187,7 @@ Ticket commit(RecorderHandle& self, SlotsArg slots_arg, OptionalLayoutArg layout
   options.lane = lane_arg.as<int>("lane");
   versions.apply(options, slots.slots().size());
   const Busy busy = self.use(options.lane);
-  const int64_t work = slots.slots().size() * self.recorder->spec().row_bytes();
+  const int64_t work = work_bytes(slots.slots().size(), self.recorder->spec().row_bytes());
   Result<Ticket> ticket =
       long_call(work, [&] { return self.recorder->commit(slots.slots(), layout, options); });
   if (!ticket && ticket.error().code == ErrorCode::kStepOrder && versions.too_wide()) {
@@ -234,13 +234,14 @@ std::string report_repr(const CommitReport& report) {
 }
 
 void bind_report(nb::module_& m) {
-  nb::class_<Offender>(m, "Offender", "The first id of a step that was no expert. A value.")
-      .def_ro("layer", &Offender::layer, "Global layer.")
+  nb::class_<Offender>(m, "Offender", "The first row of a step that was refused. A value.")
+      .def_ro("layer", &Offender::layer, "Global layer; -1 where it is about none.")
       .def_ro("row", &Offender::row, "Row of the router's batch.")
-      .def_ro("value", &Offender::value, "The id as it came.")
+      .def_ro("value", &Offender::value, "The id as it came; the slot where it was \"superseded\".")
       .def_prop_ro(
           "fault", [](const Offender& self) { return fault_name(self.fault); },
-          "\"negative\", \"too_large\", \"repeated\" or \"shared\".")
+          "\"negative\", \"too_large\", \"repeated\", \"shared\" (a routed id in a shared column) or\n"
+          "\"superseded\" (its slot was written in this or a later step).")
       .def("__repr__", [](const Offender& self) {
         return fmt::format("Offender(layer={}, row={}, value={}, fault=\"{}\")", self.layer, self.row,
                            self.value, row_fault_name(self.fault));
@@ -249,7 +250,8 @@ void bind_report(nb::module_& m) {
       .def_ro("step", &CommitReport::step)
       .def_ro("num_tokens", &CommitReport::num_tokens, "That the slots name.")
       .def_ro("num_kept", &CommitReport::num_kept, "Rows now in the store.")
-      .def_ro("num_refused", &CommitReport::num_refused, "Rows that are missing because of their ids.")
+      .def_ro("num_refused", &CommitReport::num_refused,
+              "Rows that are missing because of their ids or slot.")
       .def_ro("num_no_slot", &CommitReport::num_no_slot, "Tokens with slot -1 or the pad slot.")
       .def_ro("num_elsewhere", &CommitReport::num_elsewhere, "Tokens whose rows another rank has.")
       .def_prop_ro("refused", &refused_by_fault, nb::sig("def refused(self) -> dict[str, int]"),
@@ -259,7 +261,7 @@ void bind_report(nb::module_& m) {
           [](const CommitReport& self) -> nb::object {
             return self.first_offender ? nb::cast(*self.first_offender) : nb::none();
           },
-          nb::sig("def first_offender(self) -> Offender | None"), "The first id that was no expert.")
+          nb::sig("def first_offender(self) -> Offender | None"), "The first row that was refused.")
       .def("__repr__", &report_repr);
 }
 
@@ -286,11 +288,13 @@ void bind_recorder_class(nb::module_& m) {
            "memory_limit"_a = nb::none())
       .def_static(
           "required_bytes",
-          [](ObjectArg<RouteSpec> spec, IntArg max_rows, IntArg lanes) {
-            return unwrap(Recorder::required_bytes(
-                spec.get("spec"), recorder_options(max_rows, lanes, {{nb::none()}}, {{nb::none()}})));
+          [](ObjectArg<RouteSpec> spec, IntArg num_slots, IntArg max_rows, IntArg lanes) {
+            return unwrap(
+                Recorder::required_bytes(spec.get("spec"), num_slots.get("num_slots"),
+                                         recorder_options(max_rows, lanes, {{nb::none()}}, {{nb::none()}})));
           },
-          "spec"_a, "max_rows"_a, "lanes"_a = 1, "Bytes that such a recorder takes.")
+          "spec"_a, "num_slots"_a, "max_rows"_a, "lanes"_a = 1,
+          "Bytes that such a recorder takes, for a store of num_slots.")
       .def_prop_ro(
           "spec", [](const RecorderHandle& self) { return self.recorder->spec(); }, "The RouteSpec.")
       .def_prop_ro("max_rows", [](const RecorderHandle& self) { return self.recorder->max_rows(); })

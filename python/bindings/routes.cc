@@ -71,6 +71,7 @@ Runs versions(const Routes& routes) {
 
 nb::dict missing(const Routes& routes) {
   nb::dict result;
+  if (routes.complete()) return result;
   const auto counts = routes.count_by_reason();
   for (int i = 1; i < kNumReasons; ++i) {
     const int64_t count = counts[static_cast<size_t>(i)];

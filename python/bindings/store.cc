@@ -69,39 +69,33 @@ void init_store(StoreHandle* self, ObjectArg<RouteSpec> spec, IntArg num_slots, 
   new (self) StoreHandle{unwrap(std::move(store))};
 }
 
-// Arguments of read and rows.
-struct ReadArgs {
-  ReadArgs(SlotsArg slots_arg, IntArg start, OptionalIntArg as_of, OptionalArrayArg tokens_arg)
-      : slots(slots_arg, "slots") {
-    options.start = start.get("start");
-    options.as_of = as_of.get("as_of");
-    if (tokens_arg.object.is_none()) return;
+Routes read(const StoreHandle& self, SlotsArg slots_arg, IntArg start, OptionalIntArg as_of,
+            OptionalArrayArg tokens_arg) {
+  const SlotList slots(slots_arg, "slots");
+  ReadOptions options;
+  options.start = start.get("start");
+  options.as_of = as_of.get("as_of");
+  std::optional<Integers<int32_t>> tokens;
+  if (!tokens_arg.object.is_none()) {
     options.tokens = tokens.emplace(tokens_arg.object, "tokens").span();
     require_length("tokens", slots.slots().size(), options.tokens.size());
   }
-  SlotList slots;
-  std::optional<Integers<int32_t>> tokens;
-  ReadOptions options;
-};
-
-Routes read(const StoreHandle& self, SlotsArg slots, IntArg start, OptionalIntArg as_of,
-            OptionalArrayArg tokens) {
-  const ReadArgs args(slots, start, as_of, tokens);
-  const Store& store = *self.store;
-  const int64_t work = args.slots.slots().size() * store.spec().row_bytes();
-  return unwrap(long_call(work, [&] { return store.read(args.slots.slots(), args.options); }));
+  const int64_t work = work_bytes(slots.slots().size(), self.store->spec().row_bytes());
+  return unwrap(long_call(work, [&] { return self.store->read(slots.slots(), options); }));
 }
 
-RowsHandle rows(const StoreHandle& self, SlotsArg slots, IntArg start, OptionalIntArg as_of,
-                OptionalArrayArg tokens) {
-  const ReadArgs args(slots, start, as_of, tokens);
-  return {unwrap(self.store->rows(args.slots.slots(), args.options))};
+RowsHandle rows(const StoreHandle& self, SlotsArg slots_arg, IntArg start_arg, OptionalIntArg as_of_arg) {
+  const SlotList slots(slots_arg, "slots");
+  const int64_t start = start_arg.get("start");
+  const std::optional<int64_t> as_of = as_of_arg.get("as_of");
+  const int64_t work = work_bytes(slots.slots().size(), sizeof(int64_t));
+  return {unwrap(long_call(work, [&] { return self.store->rows(slots.slots(), start, as_of); }))};
 }
 
 void invalidate(const StoreHandle& self, SlotsArg slots_arg, OptionalIntArg as_of_arg) {
   const SlotList slots(slots_arg, "slots");
   const std::optional<int64_t> as_of = as_of_arg.get("as_of");
-  const int64_t work = slots.slots().size() * static_cast<int64_t>(sizeof(int64_t));
+  const int64_t work = work_bytes(slots.slots().size(), sizeof(int64_t));
   unwrap(long_call(work, [&] { return self.store->invalidate(slots.slots(), as_of); }));
 }
 
@@ -143,10 +137,10 @@ void close(const StoreHandle& self) {
 void bind_calls(nb::class_<StoreHandle>& store) {
   store
       .def("read", &read, "slots"_a, "start"_a = 0, "as_of"_a = nb::none(), "tokens"_a = nb::none(), kReadDoc)
-      .def("rows", &rows, "slots"_a, "start"_a = 0, "as_of"_a = nb::none(), "tokens"_a = nb::none(),
-           "The same, for encode to gather and encode in one pass. as_of is fixed now; encode it before the "
-           "slots\n"
-           "are freed.")
+      .def("rows", &rows, "slots"_a, "start"_a = 0, "as_of"_a = nb::none(),
+           "The same without tokens, for encode to gather and encode in one pass. as_of is fixed now; encode "
+           "it\n"
+           "before the slots are freed.")
       .def("invalidate", &invalidate, "slots"_a, "as_of"_a = nb::none(),
            "The slots get a new owner: rows of steps up to as_of (default: the last one submitted) count no "
            "more,\n"

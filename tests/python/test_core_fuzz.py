@@ -84,7 +84,7 @@ CALLS: dict[str, Callable[[], tuple[Callable[..., Any], int]]] = {
     "stitch": lambda: (mt.stitch, 2),
     "required_bytes": lambda: (lambda slots: mt.Store.required_bytes(SPEC, slots), 1),
     "read": lambda: (new_store()[0].read, 4),
-    "rows": lambda: (new_store()[0].rows, 4),
+    "rows": lambda: (new_store()[0].rows, 3),
     "invalidate": lambda: (new_store()[0].invalidate, 2),
     "reset": lambda: (new_store()[0].reset, 1),
     "move": lambda: (lambda source, target, step: new_store()[0].move(source, target, step, timeout=0.0), 3),

@@ -299,7 +299,7 @@ def test_a_recorder_keeps_its_store_alive() -> None:
 
 def test_sizes_are_known_before() -> None:
     # case K01
-    needed = mt.Recorder.required_bytes(SPEC, max_rows=16, lanes=2)
+    needed = mt.Recorder.required_bytes(SPEC, num_slots=4, max_rows=16, lanes=2)
     assert needed > 0
     store = mt.Store(SPEC, num_slots=4)
     assert mt.Recorder(store, max_rows=16, lanes=2, memory_limit=needed).lanes == 2
