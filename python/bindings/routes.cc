@@ -4,7 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -177,8 +177,9 @@ void set_state(Routes& self, const State& state) {
                                   {{nb::none()}}, {{tokens_object}});
 
   RoutesBuilder builder = unwrap(RoutesBuilder::create(spec, start, checked.num_rows()));
-  std::memcpy(builder.ids(), checked.ids().data(), checked.ids().size());
-  std::memcpy(builder.reasons(), reason_bytes.data(), reason_bytes.size());
+  std::ranges::copy(checked.ids(), builder.ids());
+  for (size_t i = 0; i < reason_bytes.size(); ++i)
+    builder.reasons()[i] = static_cast<Reason>(reason_bytes[i]);
   add_versions(builder, reason_bytes, start, runs);
   if (checked.has_tokens()) builder.set_tokens({checked.tokens().begin(), checked.tokens().end()});
   new (&self) Routes(std::move(builder).finish());

@@ -8,6 +8,7 @@ namespace moetape::inline v0 {
 
 void Slots::copy(int64_t first, int64_t count, int64_t* out) const {
   constexpr int64_t kNowhere = std::numeric_limits<int64_t>::max();
+  if (count == 0) return;  // null is no address for memcpy, not even of nothing
   if (!in_blocks_) {
     if (wide_) {
       std::memcpy(out, static_cast<const int64_t*>(data_) + first, static_cast<size_t>(count) * 8);
