@@ -2,8 +2,8 @@
 //
 //   rec.begin(); … router hooks: rec.capture(layer, ids) …; auto ticket = rec.commit(slots, layout);
 //
-// A recorder owns lanes, each one staging buffer of max_rows rows. One thread at a time uses one lane; lanes are
-// independent. In the steady state a step allocates nothing. Nothing here waits.
+// A recorder owns lanes, each one staging buffer of max_rows rows. One thread at a time uses one lane; lanes
+// are independent. In the steady state a step allocates nothing. Nothing here waits.
 #pragma once
 
 #include <array>
@@ -24,15 +24,15 @@
 namespace moetape::inline v0 {
 
 struct RecorderOptions {
-  int64_t max_rows = 0;              // router rows of the largest forward (the gathered batch)
-  int num_lanes = 1;                 // overlapped micro-batches use different lanes
+  int64_t max_rows = 0;                   // router rows of the largest forward (the gathered batch)
+  int num_lanes = 1;                      // overlapped micro-batches use different lanes
   std::map<int32_t, IdMap> id_maps = {};  // by global layer; layers not named give logical ids
-  int64_t memory_limit_bytes = 0;    // 0 = none; above it create() fails with kMemoryLimit
+  int64_t memory_limit_bytes = 0;         // 0 = none; above it create() fails with kMemoryLimit
 };
 
 enum class RowFault : uint8_t {
   kNegative,
-  kTooLarge,    // num_experts or more
+  kTooLarge,  // num_experts or more
   kRepeated,
   kShared,      // a routed id in a shared column
   kSuperseded,  // its slot holds a row of a later step, or was written in this step already
@@ -50,11 +50,11 @@ struct Offender {
 
 struct CommitReport {
   int64_t step = 0;
-  int64_t num_tokens = 0;     // that the slots name
-  int64_t num_kept = 0;       // rows now in the store
-  int64_t num_refused = 0;    // rows that are missing because of their ids or slot
-  int64_t num_no_slot = 0;    // tokens with slot -1 or the pad slot
-  int64_t num_elsewhere = 0;  // tokens whose rows another rank has
+  int64_t num_tokens = 0;                                // that the slots name
+  int64_t num_kept = 0;                                  // rows now in the store
+  int64_t num_refused = 0;                               // rows that are missing because of their ids or slot
+  int64_t num_no_slot = 0;                               // tokens with slot -1 or the pad slot
+  int64_t num_elsewhere = 0;                             // tokens whose rows another rank has
   std::array<int64_t, kNumRowFaults> num_by_fault = {};  // refused rows, by the first fault found
   std::optional<Offender> first_offender;
 };
@@ -75,8 +75,8 @@ class Ticket {
 };
 
 struct CommitOptions {
-  std::optional<int64_t> step = {};      // given by the engine's scheduler; default: the store counts
-  uint32_t version = 0;                  // policy version of all rows
+  std::optional<int64_t> step = {};  // given by the engine's scheduler; default: the store counts
+  uint32_t version = 0;              // policy version of all rows
   std::optional<std::span<const uint32_t>> versions = {};  // or one per token
   int lane = 0;
 };
@@ -96,9 +96,11 @@ struct RecorderCounters {
 class Recorder {
  public:
   // For a store of num_slots slots.
-  static Result<int64_t> required_bytes(const RouteSpec& spec, int64_t num_slots, const RecorderOptions& options);
+  static Result<int64_t> required_bytes(const RouteSpec& spec, int64_t num_slots,
+                                        const RecorderOptions& options);
   // Keeps the store alive. kInvalidArgument names the option that does not fit.
-  static Result<std::unique_ptr<Recorder>> create(std::shared_ptr<Store> store, const RecorderOptions& options);
+  static Result<std::unique_ptr<Recorder>> create(std::shared_ptr<Store> store,
+                                                  const RecorderOptions& options);
   ~Recorder();
 
   const RouteSpec& spec() const;

@@ -47,7 +47,7 @@ class Slots {
   int64_t num_elements_ = 0;
   bool in_blocks_ = false;
   int64_t block_size_ = 0;
-  int64_t size_ = 0;        // tokens
+  int64_t size_ = 0;  // tokens
 };
 
 }  // namespace moetape::inline v0

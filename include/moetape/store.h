@@ -32,14 +32,14 @@ struct StoreOptions {
 };
 
 struct ReadOptions {
-  int64_t start = 0;                   // position of slots[0]
-  std::optional<int64_t> as_of = {};   // newest step wanted; default: the last step submitted
+  int64_t start = 0;                     // position of slots[0]
+  std::optional<int64_t> as_of = {};     // newest step wanted; default: the last step submitted
   std::span<const int32_t> tokens = {};  // the tokens fed, one per slot; empty = none
 };
 
 struct WriteOptions {
-  std::optional<int64_t> step = {};    // must be given where the engine counts steps
-  std::optional<uint32_t> version = {};  // of rows that carry none
+  std::optional<int64_t> step = {};           // must be given where the engine counts steps
+  std::optional<uint32_t> version = {};       // of rows that carry none
   std::chrono::milliseconds timeout{10'000};  // for earlier steps to land
 };
 
@@ -47,7 +47,8 @@ class StoreWriter;
 
 class Store : public std::enable_shared_from_this<Store> {
  public:
-  // row stride + 16 bytes a slot, rounded up to pages. kInvalidArgument if num_slots < 1 or the size overflows.
+  // row stride + 16 bytes a slot, rounded up to pages. kInvalidArgument if num_slots < 1 or the size
+  // overflows.
   static Result<int64_t> required_bytes(const RouteSpec& spec, int64_t num_slots);
   static Result<std::shared_ptr<Store>> create(const RouteSpec& spec, const StoreOptions& options);
   ~Store();
@@ -73,8 +74,8 @@ class Store : public std::enable_shared_from_this<Store> {
   Status reset(std::optional<int64_t> as_of = std::nullopt);
 
   // KV went from one place to another. As if all sources were read first; sources that are not targets keep
-  // their rows, a missing source makes its target missing, versions stay with their rows. The step comes before
-  // its commits (kStepOrder), and a slot takes one row a step (kConflict).
+  // their rows, a missing source makes its target missing, versions stay with their rows. The step comes
+  // before its commits (kStepOrder), and a slot takes one row a step (kConflict).
   Status move(const Slots& from, const Slots& to, const WriteOptions& options = {});
   // KV came back from elsewhere, with its routes. Missing rows make their slots missing. kSpecMismatch for
   // routes of another spec, or that may repeat ids where this one's are distinct. Steps as for move.

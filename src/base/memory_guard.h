@@ -1,4 +1,5 @@
-// Turns the standard library's "no memory" into an error. For calls whose containers grow with outside numbers.
+// Turns the standard library's "no memory" into an error. For calls whose containers grow with outside
+// numbers.
 #pragma once
 
 #include <new>

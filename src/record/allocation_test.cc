@@ -39,7 +39,8 @@ TEST(Allocation, ASteadyStepAllocatesNothing) {  // case K03
     bool good = recorder->begin().has_value();
     for (const int32_t layer : fields.layers) {
       good = good && recorder->capture(layer, {ids.data(), IntType::kInt32, 200, 8, 8, 1}).has_value();
-      good = good && recorder->capture(layer, {ids.data() + 1600, IntType::kInt32, 100, 8, 8, 1}, 0, 200).has_value();
+      good = good &&
+             recorder->capture(layer, {ids.data() + 1600, IntType::kInt32, 100, 8, 8, 1}, 0, 200).has_value();
     }
     return good && recorder->commit(Slots(slots), layout).has_value();
   };

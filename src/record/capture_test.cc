@@ -105,7 +105,8 @@ TEST_F(Capturing, SharedExpertColumnsAreCut) {  // case A12
   for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{4, 7, 64}, {1, 3, 64}}));
   value_of(commit(2));
   EXPECT_THAT(shown(*store, {0, 1}), ElementsAre("4 7 4 7", "1 3 1 3"));
-  for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{5, 6}}));  // a kernel that has none
+  for (const int32_t layer : {1, 3})
+    expect_ok(capture(*recorder, layer, {{5, 6}}));  // a kernel that has none
   value_of(commit(1));
   EXPECT_THAT(shown(*store, {0}), ElementsAre("5 6 5 6"));
 }
@@ -161,7 +162,8 @@ TEST_F(Capturing, WidthFollowsTheNumberOfExperts) {  // cases D01 D04 D05 D13
 
 TEST_F(Capturing, RangesAreCheckedBeforeAnIdIsCut) {  // case D07
   make(two_layers());
-  const std::vector<int64_t> wraps = {256, 65536, int64_t{1} << 32, (int64_t{1} << 32) + 1, INT64_MAX, INT64_MIN};
+  const std::vector<int64_t> wraps = {256,       65536,    int64_t{1} << 32, (int64_t{1} << 32) + 1,
+                                      INT64_MAX, INT64_MIN};
   for (const int64_t id : wraps) {
     for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{id, 1}}));
     const Ticket ticket = value_of(commit(1));
@@ -173,7 +175,8 @@ TEST_F(Capturing, RangesAreCheckedBeforeAnIdIsCut) {  // case D07
 TEST_F(Capturing, HugeUnsignedIdsAreNotTakenForNegativeOnes) {
   make(two_layers());
   const std::vector<uint64_t> ids = {UINT64_MAX, 1};
-  for (const int32_t layer : {1, 3}) expect_ok(recorder->capture(layer, {ids.data(), IntType::kUint64, 1, 2, 2, 1}));
+  for (const int32_t layer : {1, 3})
+    expect_ok(recorder->capture(layer, {ids.data(), IntType::kUint64, 1, 2, 2, 1}));
   const Ticket ticket = value_of(commit(1));
   EXPECT_EQ(ticket.report().first_offender->fault, RowFault::kTooLarge);
   EXPECT_EQ(ticket.report().first_offender->value, INT64_MAX);
@@ -189,14 +192,16 @@ TEST_F(Capturing, RepeatedIdsAreTakenWhereTheSpecAllowsThem) {
 
 TEST_F(Capturing, WrongColumnsAreNamed) {
   make(two_layers());
-  expect_error(capture(*recorder, 1, {{0, 1, 2}}), ErrorCode::kWrongShape, "expected 2 columns (top_k), got 3");
+  expect_error(capture(*recorder, 1, {{0, 1, 2}}), ErrorCode::kWrongShape,
+               "expected 2 columns (top_k), got 3");
   expect_error(commit(1), ErrorCode::kWrongShape, "got 3");
 }
 
 TEST_F(Capturing, EveryIntegerTypeAndStrideIsTheSame) {
   make(two_layers());
   const auto check = [&]<class T>(T, IntType type) {
-    const std::vector<T> padded = {5, 9, 6, 9, 9, 9, 7, 9, 0, 9, 9, 9};  // [2 rows, stride 6], every second column
+    const std::vector<T> padded = {5, 9, 6, 9, 9, 9,
+                                   7, 9, 0, 9, 9, 9};  // [2 rows, stride 6], every second column
     const IdsView view = {padded.data(), type, 2, 2, 6, 2};
     for (const int32_t layer : {1, 3}) expect_ok(recorder->capture(layer, view));
     value_of(commit(2));
@@ -219,7 +224,8 @@ TEST_F(Capturing, PhysicalIdsAreMappedBack) {  // cases H02 H05 A15
   fields.num_experts = 12;
   for (const int32_t layer : {1, 3}) options.id_maps.emplace(layer, value_of(IdMap::create(to_logical)));
   make(fields, options);
-  for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{12, 1}, {4, 1}, {13, 0}, {12, 4}}));
+  for (const int32_t layer : {1, 3})
+    expect_ok(capture(*recorder, layer, {{12, 1}, {4, 1}, {13, 0}, {12, 4}}));
   const Ticket ticket = value_of(commit(4));
   EXPECT_THAT(shown(*store, slots_from(0, 4)), ElementsAre("3 9 3 9", "3 9 3 9", "refused", "refused"));
   EXPECT_EQ(ticket.report().first_offender->value, 13);
@@ -251,11 +257,12 @@ TEST_F(Capturing, AllLayersAtOnce) {
   expect_ok(recorder->capture_all({token_major.data(), IntType::kInt32, 2, 2, 4, 1}, 2, 2));
   value_of(commit(2));
   EXPECT_THAT(shown(*store, {0, 1}), ElementsAre("0 1 4 5", "2 3 6 7"));
-  expect_error(recorder->capture_all({token_major.data(), IntType::kInt32, 2, 2, 4, 1}, 2, 3), ErrorCode::kWrongShape,
-               "expected 2 layers, got 3");
+  expect_error(recorder->capture_all({token_major.data(), IntType::kInt32, 2, 2, 4, 1}, 2, 3),
+               ErrorCode::kWrongShape, "expected 2 layers, got 3");
 }
 
-TEST_F(Capturing, KernelsThatFillOnlyPartAreSeen) {  // case A17: all-zero rows are no experts where ids are distinct
+TEST_F(Capturing,
+       KernelsThatFillOnlyPartAreSeen) {  // case A17: all-zero rows are no experts where ids are distinct
   RouteSpecFields fields = two_layers();
   fields.num_experts = 128;
   for (const int64_t rows : {1, 15, 16, 17, 255, 256, 257}) {

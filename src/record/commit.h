@@ -27,10 +27,11 @@ class Commit {
   Result<Placement> check(const Lane& lane, const Slots& slots, const Layout& layout,
                           const CommitOptions& options);
   void refuse_all(uint64_t step);
-  void place(const Lane& lane, const Placement& placement, const CommitOptions& options, CommitReport& report);
+  void place(const Lane& lane, const Placement& placement, const CommitOptions& options,
+             CommitReport& report);
   static void count_superseded(int64_t row, int64_t slot, CommitReport& report);
-  int64_t refuse_faulty(const Lane& lane, int64_t first_row, int64_t count, const int64_t* slots, Stamp* stamps,
-                        CommitReport& report) const;
+  int64_t refuse_faulty(const Lane& lane, int64_t first_row, int64_t count, const int64_t* slots,
+                        Stamp* stamps, CommitReport& report) const;
 
   StoreWriter writer_;
   SlotSet seen_;

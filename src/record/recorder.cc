@@ -15,8 +15,8 @@
 namespace moetape::inline v0 {
 
 std::string_view row_fault_name(RowFault fault) {
-  constexpr std::array<std::string_view, kNumRowFaults> kNames = {"negative", "too_large", "repeated", "shared",
-                                                             "superseded"};
+  constexpr std::array<std::string_view, kNumRowFaults> kNames = {"negative", "too_large", "repeated",
+                                                                  "shared", "superseded"};
   return kNames[static_cast<size_t>(fault)];
 }
 
@@ -33,12 +33,14 @@ struct AtomicCounters {
                        rows_kept = 0, rows_refused = 0, rows_no_slot = 0;
 };
 
-void count(std::atomic<int64_t>& counter, int64_t by = 1) { counter.fetch_add(by, std::memory_order_relaxed); }
+void count(std::atomic<int64_t>& counter, int64_t by = 1) {
+  counter.fetch_add(by, std::memory_order_relaxed);
+}
 
 Status check_options(const RouteSpec& spec, const RecorderOptions& options) {
   if (options.num_lanes < 1 || options.num_lanes >= WriterTable::kMaxWriters) {
-    return fail(ErrorCode::kInvalidArgument, "num_lanes: expected 1 to {}, got {}", WriterTable::kMaxWriters - 1,
-                options.num_lanes);
+    return fail(ErrorCode::kInvalidArgument, "num_lanes: expected 1 to {}, got {}",
+                WriterTable::kMaxWriters - 1, options.num_lanes);
   }
   if (options.memory_limit_bytes < 0) {
     return fail(ErrorCode::kInvalidArgument, "memory_limit_bytes: expected 0 (none) or more, got {}",
@@ -74,7 +76,8 @@ struct Recorder::Impl {
   AtomicCounters counters;
 };
 
-Result<int64_t> Recorder::required_bytes(const RouteSpec& spec, int64_t num_slots, const RecorderOptions& options) {
+Result<int64_t> Recorder::required_bytes(const RouteSpec& spec, int64_t num_slots,
+                                         const RecorderOptions& options) {
   MOETAPE_TRY(check_options(spec, options));
   MOETAPE_TRY(Store::required_bytes(spec, num_slots));
   MOETAPE_ASSIGN(const int64_t lane_bytes, Lane::required_bytes(spec, options.max_rows));
@@ -87,11 +90,13 @@ Result<int64_t> Recorder::required_bytes(const RouteSpec& spec, int64_t num_slot
   return *all_bytes;
 }
 
-Result<std::unique_ptr<Recorder>> Recorder::create(std::shared_ptr<Store> store, const RecorderOptions& options) {
+Result<std::unique_ptr<Recorder>> Recorder::create(std::shared_ptr<Store> store,
+                                                   const RecorderOptions& options) {
   MOETAPE_ASSIGN(const int64_t bytes, required_bytes(store->spec(), store->num_slots(), options));
   if (options.memory_limit_bytes > 0 && bytes > options.memory_limit_bytes) {
-    return fail(ErrorCode::kMemoryLimit, "recorder of {} rows in {} lanes: expected at most {} bytes, needs {}",
-                options.max_rows, options.num_lanes, options.memory_limit_bytes, bytes);
+    return fail(ErrorCode::kMemoryLimit,
+                "recorder of {} rows in {} lanes: expected at most {} bytes, needs {}", options.max_rows,
+                options.num_lanes, options.memory_limit_bytes, bytes);
   }
   return guard_memory("recorder", [&]() -> Result<std::unique_ptr<Recorder>> {
     auto impl = std::make_unique<Impl>(std::move(store), options);
@@ -113,7 +118,7 @@ int64_t Recorder::max_rows() const { return impl_->options.max_rows; }
 int Recorder::num_lanes() const { return impl_->options.num_lanes; }
 
 Status Recorder::begin(int lane) {
-  MOETAPE_ASSIGN(LaneState* state, impl_->lane_at(lane));
+  MOETAPE_ASSIGN(LaneState * state, impl_->lane_at(lane));
   if (state->begun) count(impl_->counters.abandoned);
   impl_->close_step(*state);
   state->begun = true;
@@ -122,7 +127,7 @@ Status Recorder::begin(int lane) {
 
 Status Recorder::capture(int32_t layer, const IdsView& ids, int lane, int64_t offset) {
   const auto captured = [&]() -> Status {
-    MOETAPE_ASSIGN(LaneState* state, impl_->lane_at(lane));
+    MOETAPE_ASSIGN(LaneState * state, impl_->lane_at(lane));
     return state->lane.capture(layer, ids, offset);
   }();
   count(captured ? impl_->counters.captures : impl_->counters.failed_captures);
@@ -132,7 +137,8 @@ Status Recorder::capture(int32_t layer, const IdsView& ids, int lane, int64_t of
 Status Recorder::capture_all(const IdsView& first, int64_t layer_stride, int32_t num_layers, int lane) {
   const auto layers = spec().layers();
   if (num_layers != spec().num_moe_layers()) {
-    const Failure failure = fail(ErrorCode::kWrongShape, "ids: expected {} layers, got {}", layers.size(), num_layers);
+    const Failure failure =
+        fail(ErrorCode::kWrongShape, "ids: expected {} layers, got {}", layers.size(), num_layers);
     MOETAPE_TRY(fail_step(failure.value(), lane));
     return failure;
   }
@@ -146,13 +152,13 @@ Status Recorder::capture_all(const IdsView& first, int64_t layer_stride, int32_t
 
 Status Recorder::fail_step(const Error& error, int lane) {
   count(impl_->counters.failed_captures);
-  MOETAPE_ASSIGN(LaneState* state, impl_->lane_at(lane));
+  MOETAPE_ASSIGN(LaneState * state, impl_->lane_at(lane));
   state->lane.fail_step(error);
   return {};
 }
 
 Result<Ticket> Recorder::commit(const Slots& slots, const Layout& layout, const CommitOptions& options) {
-  MOETAPE_ASSIGN(LaneState* state, impl_->lane_at(options.lane));
+  MOETAPE_ASSIGN(LaneState * state, impl_->lane_at(options.lane));
   const Store::Impl::Use use(impl_->store->impl());
   auto report = use.check() ? state->commit.run(state->lane, slots, layout, options)
                             : Result<CommitReport>(Failure(use.check().error()));
@@ -169,7 +175,9 @@ Result<Ticket> Recorder::commit(const Slots& slots, const Layout& layout, const 
 }
 
 RecorderCounters Recorder::counters() const {
-  const auto get = [](const std::atomic<int64_t>& counter) { return counter.load(std::memory_order_relaxed); };
+  const auto get = [](const std::atomic<int64_t>& counter) {
+    return counter.load(std::memory_order_relaxed);
+  };
   const AtomicCounters& all = impl_->counters;
   return {
       .captures = get(all.captures),

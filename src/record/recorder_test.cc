@@ -17,7 +17,8 @@ class Recording : public testing::Test {
     return recorder->commit(Slots(slots), layout, options);
   }
   void step(const std::vector<int64_t>& slots, const Ids& ids, const CommitOptions& options = {}) {
-    for (const int32_t layer : recorder->spec().layers()) expect_ok(capture(*recorder, layer, ids, options.lane));
+    for (const int32_t layer : recorder->spec().layers())
+      expect_ok(capture(*recorder, layer, ids, options.lane));
     value_of(commit(slots, Layout::whole(), options));
   }
 
@@ -67,7 +68,8 @@ TEST_F(Recording, NothingCapturedIsNoStep) {  // case B12
   expect_ok(recorder->begin());
   expect_error(commit({0, 1}), ErrorCode::kNotCaptured, "layers [1, 3]");
   EXPECT_THAT(shown(*store, {0}), ElementsAre("refused"));
-  EXPECT_EQ(value_of(commit({})).report().num_tokens, 0);  // an idle rank; LightLLM: an empty flush does nothing
+  EXPECT_EQ(value_of(commit({})).report().num_tokens,
+            0);  // an idle rank; LightLLM: an empty flush does nothing
 }
 
 TEST_F(Recording, AStepThatWasBegunAndDroppedIsCounted) {  // case B10
@@ -196,7 +198,8 @@ TEST_F(Recording, AStepOrVersionThatCannotBeRefusesTheSlots) {
   expect_error(commit({0}, Layout::whole(), {.step = 5}), ErrorCode::kStepOrder, "above 5");
   EXPECT_THAT(shown(*store, {0, 1}), ElementsAre("refused", "2 3 2 3"));
   for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{4, 5}}));
-  expect_error(commit({1}, Layout::whole(), {.step = 6, .version = 0xFFFFFF}), ErrorCode::kStepOrder, "version");
+  expect_error(commit({1}, Layout::whole(), {.step = 6, .version = 0xFFFFFF}), ErrorCode::kStepOrder,
+               "version");
   EXPECT_THAT(shown(*store, {1}), ElementsAre("refused"));
   step({0, 1}, {{0, 1}, {2, 3}}, {.step = 7});
   EXPECT_THAT(shown(*store, {0, 1}), ElementsAre("0 1 0 1", "2 3 2 3"));
@@ -232,9 +235,13 @@ TEST_F(Recording, SlotsOutOfRangeOrTwiceFailTheWholeStep) {
   step({0, 1, 2}, {{0, 1}, {2, 3}, {4, 5}});
   for (const auto& [slots, code, text] :
        std::vector<std::tuple<std::vector<int64_t>, ErrorCode, std::string>>{
-           {{0, 16}, ErrorCode::kOutOfRange, "slots[1]: expected a slot from 0 to 15, or -1 for no place; got 16"},
+           {{0, 16},
+            ErrorCode::kOutOfRange,
+            "slots[1]: expected a slot from 0 to 15, or -1 for no place; got 16"},
            {{0, -2}, ErrorCode::kOutOfRange, "got -2"},
-           {{1, 1}, ErrorCode::kInvalidArgument, "slots[1]: expected every slot once in a step, got 1 twice"}}) {
+           {{1, 1},
+            ErrorCode::kInvalidArgument,
+            "slots[1]: expected every slot once in a step, got 1 twice"}}) {
     for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{6, 7}, {6, 7}}));
     expect_error(commit(slots), code, text);
   }
@@ -283,7 +290,8 @@ TEST_F(Recording, DraftsHaveASpecOfTheirOwn) {  // case G09
   const std::vector<int64_t> slot = {0};
   value_of(draft_recorder->commit(Slots(slot)));
   EXPECT_THAT(shown(*store, {0}), ElementsAre("1 2 1 2"));
-  expect_error(store->write(Slots(slot), value_of(draft->read(Slots(slot)))), ErrorCode::kSpecMismatch, "spec");
+  expect_error(store->write(Slots(slot), value_of(draft->read(Slots(slot)))), ErrorCode::kSpecMismatch,
+               "spec");
 }
 
 TEST_F(Recording, ARequestsRowsAreReadBySlotAlone) {  // cases C19 J09: what is not asked for is not read
@@ -303,14 +311,15 @@ TEST_F(Recording, AClosedStoreRefusesCommits) {
 TEST_F(Recording, SizesAndOptionsAreCheckedAtCreation) {  // cases K01 A04
   make(two_layers(), {.max_rows = 1});
   expect_error(Recorder::create(store, {.max_rows = 0}), ErrorCode::kInvalidArgument, "max_rows");
-  expect_error(Recorder::create(store, {.max_rows = 1, .num_lanes = 0}), ErrorCode::kInvalidArgument, "num_lanes");
-  expect_error(Recorder::create(store, {.max_rows = 1, .memory_limit_bytes = -1}), ErrorCode::kInvalidArgument,
-               "memory_limit_bytes");
+  expect_error(Recorder::create(store, {.max_rows = 1, .num_lanes = 0}), ErrorCode::kInvalidArgument,
+               "num_lanes");
+  expect_error(Recorder::create(store, {.max_rows = 1, .memory_limit_bytes = -1}),
+               ErrorCode::kInvalidArgument, "memory_limit_bytes");
   const RouteSpec spec = store->spec();
   EXPECT_GE(value_of(Recorder::required_bytes(spec, 1 << 20, {.max_rows = 1})), (1 << 20) / 8);
   expect_error(Recorder::create(store, {.max_rows = INT64_MAX / 2}), ErrorCode::kInvalidArgument, "max_rows");
-  expect_error(Recorder::create(store, {.max_rows = 1 << 20, .memory_limit_bytes = 1024}), ErrorCode::kMemoryLimit,
-               "expected at most 1024 bytes");
+  expect_error(Recorder::create(store, {.max_rows = 1 << 20, .memory_limit_bytes = 1024}),
+               ErrorCode::kMemoryLimit, "expected at most 1024 bytes");
   RecorderOptions mapped = {.max_rows = 1};
   mapped.id_maps.emplace(2, value_of(IdMap::create({0})));
   expect_error(Recorder::create(store, mapped), ErrorCode::kOutOfRange, "2");

@@ -205,7 +205,9 @@ TEST(Routes, SlicesShareTheBytes) {
   EXPECT_EQ(named.ids().data(), part.ids().data());
   EXPECT_EQ(value_of(named.slice(5, 7)).tokens().data(), named.tokens().data() + 1);
   std::shared_ptr<const void> owner;
-  { owner = value_of(rows_at(0, 3).slice(1, 2)).owner(); }
+  {
+    owner = value_of(rows_at(0, 3).slice(1, 2)).owner();
+  }
   EXPECT_NE(owner, nullptr);
 }
 

@@ -88,7 +88,8 @@ TEST(StoreRace, MoversAndInvalidatorsMeetReaders) {
     }
   });
   auto writer = value_of(StoreWriter::open(store));
-  for (int round = 0; round < kRounds; ++round) write_round(writer, slots_from(0, 64), static_cast<uint8_t>(round));
+  for (int round = 0; round < kRounds; ++round)
+    write_round(writer, slots_from(0, 64), static_cast<uint8_t>(round));
   stop = true;
   reader.join();
   mover.join();
@@ -112,7 +113,8 @@ TEST(StoreRace, MovesOfOneStepOntoOneSlotAreNeverMixed) {
   const std::vector<int64_t> target = {1};
   for (int round = 0; round < kRounds; ++round) {
     const std::vector<int64_t> source = {round % 2 == 0 ? 0 : 2};
-    (void)store->move(Slots(source), Slots(target), {.step = 3 + round / 4});  // kConflict three times of four
+    (void)store->move(Slots(source), Slots(target),
+                      {.step = 3 + round / 4});  // kConflict three times of four
   }
   stop = true;
   reader.join();
@@ -130,8 +132,8 @@ TEST(StoreRace, RowsOfAStepThatLandedAreThere) {
       if (as_of == 0) continue;
       const Routes routes = read(*store, slots);
       for (const Reason reason : routes.reasons()) {
-        const bool there = reason == Reason::kValid || reason == Reason::kPending || reason == Reason::kLater ||
-                           reason == Reason::kTorn;
+        const bool there = reason == Reason::kValid || reason == Reason::kPending ||
+                           reason == Reason::kLater || reason == Reason::kTorn;
         ASSERT_TRUE(there) << reason_name(reason);
       }
     }

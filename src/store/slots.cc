@@ -29,8 +29,8 @@ void Slots::copy(int64_t first, int64_t count, int64_t* out) const {
     const int64_t id = block < num_elements_ ? element(block) : kNowhere;
     for (int64_t i = 0; i < run; ++i) {
       int64_t slot;
-      const bool overflow = __builtin_mul_overflow(id, block_size_, &slot) ||
-                            __builtin_add_overflow(slot, within + i, &slot);
+      const bool overflow =
+          __builtin_mul_overflow(id, block_size_, &slot) || __builtin_add_overflow(slot, within + i, &slot);
       out[done + i] = id < 0 ? -1 : overflow ? kNowhere : slot;
     }
     done += run;

@@ -58,13 +58,20 @@ class RandomRun {
     switch (below(12)) {
       case 0:
       case 1:
-      case 2: return commit();
-      case 3: return refuse();
-      case 4: return invalidate();
-      case 5: return move();
-      case 6: return write();
-      case 7: return below(40) == 0 ? reset() : leave_open();
-      default: return read();
+      case 2:
+        return commit();
+      case 3:
+        return refuse();
+      case 4:
+        return invalidate();
+      case 5:
+        return move();
+      case 6:
+        return write();
+      case 7:
+        return below(40) == 0 ? reset() : leave_open();
+      default:
+        return read();
     }
   }
 
@@ -212,7 +219,8 @@ class RandomRun {
       const ModelRow expected = model_.read(slots[i], as_of);
       ASSERT_EQ(reason_name(routes.reasons()[i]), reason_name(expected.reason)) << "slot " << slots[i];
       ASSERT_EQ(row_at(routes, static_cast<int64_t>(i)), expected.row) << "slot " << slots[i];
-      ASSERT_EQ(versions[i], expected.reason == Reason::kValid ? std::optional(expected.version) : std::nullopt);
+      ASSERT_EQ(versions[i],
+                expected.reason == Reason::kValid ? std::optional(expected.version) : std::nullopt);
     }
   }
 

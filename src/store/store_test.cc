@@ -195,8 +195,8 @@ TEST_F(StoreStory, MovesWaitForEarlierStepsAndSayWhenTheyDoNotCome) {
   value_of(writer.submit(std::nullopt));
   const std::vector<int64_t> from = {0};
   const std::vector<int64_t> to = {1};
-  expect_error(store->move(Slots(from), Slots(to), {.timeout = std::chrono::milliseconds(1)}), ErrorCode::kTimeout,
-               "earlier steps");
+  expect_error(store->move(Slots(from), Slots(to), {.timeout = std::chrono::milliseconds(1)}),
+               ErrorCode::kTimeout, "earlier steps");
 }
 
 TEST_F(StoreStory, WriteBringsRoutesBackWithTheirVersionsAndGaps) {
@@ -232,8 +232,10 @@ TEST_F(StoreStory, WhereTheEngineCountsStepsEveryStepMustBeGiven) {
   const std::vector<int64_t> from = {0};
   const std::vector<int64_t> to = {1};
   expect_error(store->move(Slots(from), Slots(to)), ErrorCode::kStepOrder, "last: 40");
-  expect_error(store->move(Slots(from), Slots(to), {.step = 39}), ErrorCode::kStepOrder, "expected 41 or more");
-  expect_error(store->move(Slots(from), Slots(to), {.step = 40}), ErrorCode::kStepOrder, "expected 41 or more");
+  expect_error(store->move(Slots(from), Slots(to), {.step = 39}), ErrorCode::kStepOrder,
+               "expected 41 or more");
+  expect_error(store->move(Slots(from), Slots(to), {.step = 40}), ErrorCode::kStepOrder,
+               "expected 41 or more");
   expect_ok(store->move(Slots(from), Slots(to), {.step = 41}));
   commit_rows(writer, {2}, {row_of(2)}, 0, 41);  // a move comes before its step's commits
   EXPECT_EQ(store->last_step(), 41);
@@ -362,9 +364,10 @@ TEST(StoreSize, IsKnownBeforeAllocation) {  // case K01
   EXPECT_EQ(spec.row_bytes(), 384);  // case K05
   EXPECT_GE(bytes, int64_t{1'897'744} * (384 + 16));
   EXPECT_LE(bytes, int64_t{1'897'744} * (384 + 16) / 100 * 101);
-  expect_error(Store::create(spec, {.num_slots = 1'897'744, .memory_limit_bytes = 1 << 20}), ErrorCode::kMemoryLimit,
-               "expected at most 1048576 bytes");
-  expect_error(Store::required_bytes(spec, INT64_MAX / 8), ErrorCode::kInvalidArgument, "more than memory can have");
+  expect_error(Store::create(spec, {.num_slots = 1'897'744, .memory_limit_bytes = 1 << 20}),
+               ErrorCode::kMemoryLimit, "expected at most 1048576 bytes");
+  expect_error(Store::required_bytes(spec, INT64_MAX / 8), ErrorCode::kInvalidArgument,
+               "more than memory can have");
   expect_error(Store::required_bytes(spec, 0), ErrorCode::kInvalidArgument, "num_slots");
   expect_error(Store::create(spec, {.num_slots = INT64_MAX / 1024}), ErrorCode::kOutOfMemory, "bytes");
 }

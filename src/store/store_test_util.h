@@ -31,8 +31,12 @@ inline std::shared_ptr<Store> tiny_store(int64_t num_slots) {
 
 using Row = std::vector<uint8_t>;
 inline Row row_of(uint8_t first) {
-  return {first, static_cast<uint8_t>(first + 1), static_cast<uint8_t>(first + 2), static_cast<uint8_t>(first + 3),
-          static_cast<uint8_t>(first + 4), static_cast<uint8_t>(first + 5)};
+  return {first,
+          static_cast<uint8_t>(first + 1),
+          static_cast<uint8_t>(first + 2),
+          static_cast<uint8_t>(first + 3),
+          static_cast<uint8_t>(first + 4),
+          static_cast<uint8_t>(first + 5)};
 }
 
 inline std::vector<int64_t> slots_from(int64_t first, int64_t count) {

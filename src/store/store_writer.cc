@@ -18,10 +18,12 @@ StoreWriter::~StoreWriter() {
   if (store_) store().writers.remove_writer(writer_);
 }
 
-Result<uint64_t> StoreWriter::submit(std::optional<int64_t> step) { return store().writers.submit(writer_, step); }
+Result<uint64_t> StoreWriter::submit(std::optional<int64_t> step) {
+  return store().writers.submit(writer_, step);
+}
 
 int64_t StoreWriter::place(int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride,
-                        const Stamp* stamps) {
+                           const Stamp* stamps) {
   return store().plane.place(slots, count, rows, row_stride, stamps);
 }
 
@@ -29,7 +31,8 @@ void StoreWriter::refuse(const int64_t* slots, int64_t count, uint64_t step) {
   // Step 0 has no stamp: before the first step there is nothing that could live on.
   const Stamp stamp = step == 0 ? 0 : refused(step);
   for (int64_t i = 0; i < count; ++i) {
-    if (slots[i] >= 0 && step_of(store().plane.stamp(slots[i])) <= step) store().plane.set_stamp(slots[i], stamp);
+    if (slots[i] >= 0 && step_of(store().plane.stamp(slots[i])) <= step)
+      store().plane.set_stamp(slots[i], stamp);
   }
 }
 

@@ -25,7 +25,7 @@ class StoreWriter {
   Result<uint64_t> submit(std::optional<int64_t> step);
   // Slots as Store::Impl::resolve gives them, at most kBlockSlots; see Plane::place.
   int64_t place(int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride,
-             const Stamp* stamps);
+                const Stamp* stamps);
   // What stood in these slots counts no more, and they are missing in this step.
   void refuse(const int64_t* slots, int64_t count, uint64_t step);
   void land(uint64_t step);

@@ -23,7 +23,8 @@ class HostStep {
     const auto deadline = std::chrono::steady_clock::now() + options.timeout;
     while (impl.writers.any_open_before(step)) {
       if (std::chrono::steady_clock::now() >= deadline) {
-        return fail(ErrorCode::kTimeout, "step {}: expected earlier steps to land within {} ms; some have not", step,
+        return fail(ErrorCode::kTimeout,
+                    "step {}: expected earlier steps to land within {} ms; some have not", step,
                     options.timeout.count());
       }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -43,24 +44,26 @@ Status check_distinct(const std::vector<int64_t>& slots, const char* name) {
   std::unordered_set<int64_t> seen;
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < 0 || seen.insert(slots[i]).second) continue;
-    return fail(ErrorCode::kInvalidArgument, "{}[{}]: expected every slot once, got {} twice", name, i, slots[i]);
+    return fail(ErrorCode::kInvalidArgument, "{}[{}]: expected every slot once, got {} twice", name, i,
+                slots[i]);
   }
   return {};
 }
 
 // One stamp a slot and step: readers could not tell two rows under one stamp apart (R9).
-Status check_unwritten(const Store::Impl& impl, const std::vector<int64_t>& slots, const char* name, uint64_t step) {
+Status check_unwritten(const Store::Impl& impl, const std::vector<int64_t>& slots, const char* name,
+                       uint64_t step) {
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < 0 || step_of(impl.plane.stamp(slots[i])) < step) continue;
-    return fail(ErrorCode::kConflict, "{}[{}]: expected a slot that was last written before step {}, got {}", name, i,
-                step, slots[i]);
+    return fail(ErrorCode::kConflict, "{}[{}]: expected a slot that was last written before step {}, got {}",
+                name, i, step, slots[i]);
   }
   return {};
 }
 
 // A row of stamp 0 is missing, and then so is its slot.
-void place(Store::Impl& impl, std::vector<int64_t> slots, const std::byte* rows, const std::vector<Stamp>& stamps,
-           uint64_t step) {
+void place(Store::Impl& impl, std::vector<int64_t> slots, const std::byte* rows,
+           const std::vector<Stamp>& stamps, uint64_t step) {
   const int64_t row_bytes = impl.spec.row_bytes();
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < 0 || stamps[i] != 0) continue;
@@ -80,7 +83,8 @@ Status Store::move(const Slots& from, const Slots& to, const WriteOptions& optio
   Impl::Use use(*impl_);
   MOETAPE_TRY(use.check());
   if (from.size() != to.size()) {
-    return fail(ErrorCode::kWrongShape, "to: expected {} slots, as many as from, got {}", from.size(), to.size());
+    return fail(ErrorCode::kWrongShape, "to: expected {} slots, as many as from, got {}", from.size(),
+                to.size());
   }
   MOETAPE_ASSIGN(const std::vector<int64_t> sources, impl_->resolved(from, "from"));
   MOETAPE_ASSIGN(std::vector<int64_t> targets, impl_->resolved(to, "to"));
@@ -97,8 +101,8 @@ Status Store::move(const Slots& from, const Slots& to, const WriteOptions& optio
     MOETAPE_ASSIGN(const Gather gather, Gather::begin(*impl_, static_cast<int64_t>(step->step())));
     for (int64_t first = 0; first < from.size(); first += kBlockSlots) {
       const int64_t count = std::min(kBlockSlots, from.size() - first);
-      gather.block(sources.data() + first, count, rows.mutable_data() + first * row_bytes, reasons.data() + first,
-                   stamps.data() + first);
+      gather.block(sources.data() + first, count, rows.mutable_data() + first * row_bytes,
+                   reasons.data() + first, stamps.data() + first);
     }
     for (size_t i = 0; i < stamps.size(); ++i) {
       stamps[i] = reasons[i] == Reason::kValid ? make_stamp(version_of(stamps[i]), step->step()) : 0;
@@ -113,12 +117,13 @@ Status Store::write(const Slots& slots, const Routes& routes, const WriteOptions
   MOETAPE_TRY(use.check());
   MOETAPE_TRY(check_same_spec("routes", impl_->spec, routes.spec()));
   if (impl_->spec.distinct() && !routes.spec().distinct()) {
-    return fail(ErrorCode::kSpecMismatch, "routes: expected distinct ids, as the store promises; got a spec that "
-                                          "allows an id twice in a row");
+    return fail(ErrorCode::kSpecMismatch,
+                "routes: expected distinct ids, as the store promises; got a spec that "
+                "allows an id twice in a row");
   }
   if (slots.size() != routes.num_rows()) {
-    return fail(ErrorCode::kWrongShape, "slots: expected {}, one per row of the routes, got {}", routes.num_rows(),
-                slots.size());
+    return fail(ErrorCode::kWrongShape, "slots: expected {}, one per row of the routes, got {}",
+                routes.num_rows(), slots.size());
   }
   if (options.version && *options.version > kMaxVersion) {
     return fail(ErrorCode::kStepOrder, "version: expected 0 to {}, got {}", kMaxVersion, *options.version);
@@ -130,7 +135,8 @@ Status Store::write(const Slots& slots, const Routes& routes, const WriteOptions
     std::vector<Stamp> stamps(targets.size(), 0);
     for (size_t i = 0; i < versions.size(); ++i) {
       if (versions[i] != kNoVersion || routes.reasons()[i] != Reason::kValid || options.version) continue;
-      return fail(ErrorCode::kInvalidArgument, "version: expected a number, since row {} carries none; got none", i);
+      return fail(ErrorCode::kInvalidArgument,
+                  "version: expected a number, since row {} carries none; got none", i);
     }
     std::lock_guard lock(impl_->host_mutex);
     MOETAPE_ASSIGN(const auto step, HostStep::open(*impl_, options));

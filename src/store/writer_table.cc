@@ -37,8 +37,8 @@ Status WriterTable::check_step(const Writer& writer, bool host, std::optional<in
   const uint64_t last = last_submitted_.load(std::memory_order_relaxed);
   if (!step) {
     if (engine_counts_) {
-      return fail(ErrorCode::kStepOrder, "step: expected a number, since earlier steps were given (last: {}); got none",
-                  last);
+      return fail(ErrorCode::kStepOrder,
+                  "step: expected a number, since earlier steps were given (last: {}); got none", last);
     }
     return {};
   }

@@ -15,14 +15,22 @@ constexpr int64_t kMappedRows = 256;  // rows mapped at a time
 int64_t element(const IdsView& ids, int64_t row, int64_t column) {
   const int64_t index = row * ids.row_stride + column * ids.column_stride;
   switch (ids.type) {
-    case IntType::kInt8: return static_cast<const int8_t*>(ids.data)[index];
-    case IntType::kUint8: return static_cast<const uint8_t*>(ids.data)[index];
-    case IntType::kInt16: return static_cast<const int16_t*>(ids.data)[index];
-    case IntType::kUint16: return static_cast<const uint16_t*>(ids.data)[index];
-    case IntType::kInt32: return static_cast<const int32_t*>(ids.data)[index];
-    case IntType::kUint32: return static_cast<const uint32_t*>(ids.data)[index];
-    case IntType::kInt64: return static_cast<const int64_t*>(ids.data)[index];
-    case IntType::kUint64: break;
+    case IntType::kInt8:
+      return static_cast<const int8_t*>(ids.data)[index];
+    case IntType::kUint8:
+      return static_cast<const uint8_t*>(ids.data)[index];
+    case IntType::kInt16:
+      return static_cast<const int16_t*>(ids.data)[index];
+    case IntType::kUint16:
+      return static_cast<const uint16_t*>(ids.data)[index];
+    case IntType::kInt32:
+      return static_cast<const int32_t*>(ids.data)[index];
+    case IntType::kUint32:
+      return static_cast<const uint32_t*>(ids.data)[index];
+    case IntType::kInt64:
+      return static_cast<const int64_t*>(ids.data)[index];
+    case IntType::kUint64:
+      break;
   }
   const uint64_t id = static_cast<const uint64_t*>(ids.data)[index];
   return static_cast<int64_t>(std::min<uint64_t>(id, INT64_MAX));
@@ -38,11 +46,12 @@ IdsView rows_of(const IdsView& ids, int64_t first, int64_t count) {
 }  // namespace
 
 Result<int64_t> Lane::required_bytes(const RouteSpec& spec, int64_t max_rows) {
-  if (max_rows < 1) return fail(ErrorCode::kInvalidArgument, "max_rows: expected at least 1, got {}", max_rows);
+  if (max_rows < 1)
+    return fail(ErrorCode::kInvalidArgument, "max_rows: expected at least 1, got {}", max_rows);
   const auto bytes = checked_multiply(max_rows, spec.row_stride() + 1 + int64_t{sizeof(Offender)});
   if (!bytes) {
-    return fail(ErrorCode::kInvalidArgument, "max_rows: {} rows of {} bytes are more than memory can have", max_rows,
-                spec.row_stride());
+    return fail(ErrorCode::kInvalidArgument, "max_rows: {} rows of {} bytes are more than memory can have",
+                max_rows, spec.row_stride());
   }
   return *bytes;
 }
@@ -63,7 +72,8 @@ Lane::Lane(RouteSpec spec, int64_t max_rows, const std::map<int32_t, IdMap>* id_
       extents_(static_cast<size_t>(spec_.num_moe_layers())),
       captured_(static_cast<size_t>(spec_.num_moe_layers())) {
   for (auto& extents : extents_) extents.reserve(4);
-  if (!id_maps->empty()) mapped_.resize(static_cast<size_t>(kMappedRows * (spec_.top_k() + spec_.shared_columns())));
+  if (!id_maps->empty())
+    mapped_.resize(static_cast<size_t>(kMappedRows * (spec_.top_k() + spec_.shared_columns())));
 }
 
 void Lane::clear() {
@@ -88,11 +98,11 @@ Status Lane::check(int32_t layer, const IdsView& ids, int64_t offset) const {
   const int64_t all_columns = top_k + spec_.shared_columns();
   if (ids.num_columns != top_k && ids.num_columns != all_columns) {
     return spec_.shared_columns() == 0
-               ? fail(ErrorCode::kWrongShape, "ids of layer {}: expected {} columns (top_k), got {}", layer, top_k,
-                      ids.num_columns)
+               ? fail(ErrorCode::kWrongShape, "ids of layer {}: expected {} columns (top_k), got {}", layer,
+                      top_k, ids.num_columns)
                : fail(ErrorCode::kWrongShape,
-                      "ids of layer {}: expected {} columns (top_k) or {} (with shared columns), got {}", layer,
-                      top_k, all_columns, ids.num_columns);
+                      "ids of layer {}: expected {} columns (top_k) or {} (with shared columns), got {}",
+                      layer, top_k, all_columns, ids.num_columns);
   }
   if (offset < 0) {
     return fail(ErrorCode::kOutOfRange, "offset of layer {}: expected 0 or more, got {}", layer, offset);
@@ -111,8 +121,9 @@ Status Lane::add_extent(int32_t layer, int32_t column, Extent extent) {
   auto next = std::find_if(extents.begin(), extents.end(), [&](Extent e) { return e.end >= extent.begin; });
   const auto overlap = std::find_if(next, extents.end(), [&](Extent e) { return e.end > extent.begin; });
   if (overlap != extents.end() && overlap->begin < extent.end) {
-    return fail(ErrorCode::kAlreadyCaptured, "layer {} rows [{}, {}) already captured in this step; got rows [{}, {})",
-                layer, std::max(overlap->begin, extent.begin), std::min(overlap->end, extent.end), extent.begin,
+    return fail(ErrorCode::kAlreadyCaptured,
+                "layer {} rows [{}, {}) already captured in this step; got rows [{}, {})", layer,
+                std::max(overlap->begin, extent.begin), std::min(overlap->end, extent.end), extent.begin,
                 extent.end);
   }
   if (next != extents.end() && next->end == extent.begin) {
@@ -170,7 +181,8 @@ bool Lane::narrow_rows(int32_t column, const IdsView& ids, int64_t offset) {
       .shared_columns = spec_.shared_columns(),
       .num_experts = spec_.num_experts(),
       .distinct = spec_.distinct(),
-      .out = memory_.data() + offset * spec_.row_stride() + int64_t{column} * spec_.top_k() * spec_.id_bytes(),
+      .out =
+          memory_.data() + offset * spec_.row_stride() + int64_t{column} * spec_.top_k() * spec_.id_bytes(),
       .out_stride = spec_.row_stride(),
       .faults = faults_.data() + offset,
   };
@@ -180,7 +192,8 @@ bool Lane::narrow_rows(int32_t column, const IdsView& ids, int64_t offset) {
 IdsView Lane::map_rows(const IdsView& ids, const IdMap& map) {
   int32_t* out = mapped_.data();
   for (int64_t row = 0; row < ids.num_rows; ++row) {
-    for (int64_t c = 0; c < ids.num_columns; ++c) *out++ = static_cast<int32_t>(std::max<int64_t>(-1, logical_id(element(ids, row, c), &map)));
+    for (int64_t c = 0; c < ids.num_columns; ++c)
+      *out++ = static_cast<int32_t>(std::max<int64_t>(-1, logical_id(element(ids, row, c), &map)));
   }
   return {mapped_.data(), IntType::kInt32, ids.num_rows, ids.num_columns, ids.num_columns, 1};
 }
@@ -194,7 +207,9 @@ int64_t Lane::logical_id(int64_t id, const IdMap* map) const {
 
 Offender Lane::find_offender(int32_t layer, const IdsView& ids, int64_t row, const IdMap* map) const {
   const auto id = [&](int64_t c) { return logical_id(element(ids, row, c), map); };
-  const auto offender = [&](int64_t c, RowFault fault) { return Offender{layer, row, element(ids, row, c), fault}; };
+  const auto offender = [&](int64_t c, RowFault fault) {
+    return Offender{layer, row, element(ids, row, c), fault};
+  };
   for (int64_t c = 0; c < spec_.top_k(); ++c) {
     if (id(c) < 0) return offender(c, RowFault::kNegative);
     if (id(c) >= spec_.num_experts()) return offender(c, RowFault::kTooLarge);

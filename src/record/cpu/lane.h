@@ -1,5 +1,5 @@
-// Lane: the staging buffer of one step on the CPU. Narrow and token-major, with the store's row stride, so that
-// a run of rows goes to a run of slots in one copy.
+// Lane: the staging buffer of one step on the CPU. Narrow and token-major, with the store's row stride, so
+// that a run of rows goes to a run of slots in one copy.
 //
 // Ids are checked as they come in, and which rows of which layer came is remembered, so nothing needs poison.
 // One thread at a time. Steady state allocates nothing.
@@ -24,7 +24,8 @@ struct Extent {
 class Lane {
  public:
   static Result<int64_t> required_bytes(const RouteSpec& spec, int64_t max_rows);
-  static Result<Lane> create(const RouteSpec& spec, int64_t max_rows, const std::map<int32_t, IdMap>* id_maps);
+  static Result<Lane> create(const RouteSpec& spec, int64_t max_rows,
+                             const std::map<int32_t, IdMap>* id_maps);
 
   // Forgets everything.
   void clear();
