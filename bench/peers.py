@@ -220,25 +220,28 @@ def step_contests(engines: Engines, rows: int, target: float, rounds: int) -> li
 
 
 def gather_contests(engines: Engines, rows: int, rounds: int) -> list[Contest]:
-    slots = [paged_slots(engines.rng, rows) for _ in range(4)]
+    # Requests fill the store; each is read once in a while, and is cold by then.
+    num = NUM_SLOTS // rows
+    pages = engines.rng.permutation(NUM_SLOTS // PAGE).reshape(num, -1, 1)
+    slots = list((pages * PAGE + np.arange(PAGE)).reshape(num, rows))
     indexes = [torch.from_numpy(s) for s in slots]
 
     def ours(i: int) -> object:
-        return engines.store.read(slots[i % 4])
+        return engines.store.read(slots[i % num])
 
     def sglang(i: int) -> object:
-        return engines.sglang[indexes[i % 4]]
+        return engines.sglang[indexes[i % num]]
 
     def vllm(i: int) -> object:
-        return engines.vllm[slots[i % 4]]
+        return engines.vllm[slots[i % num]]
 
     def lightllm(i: int) -> object:
-        return engines.lightllm[:, indexes[i % 4], :]
+        return engines.lightllm[:, indexes[i % num], :]
 
     def lightllm_now(i: int) -> object:
-        return engines.lightllm_now[indexes[i % 4], :, :]
+        return engines.lightllm_now[indexes[i % num], :, :]
 
-    for i in range(4):
+    for i in range(num):
         engines.fill(slots[i])
         expected = engines.store.read(slots[i])
         assert expected.complete
@@ -256,10 +259,10 @@ def gather_contests(engines: Engines, rows: int, rounds: int) -> list[Contest]:
     ]
 
     def ours_text(i: int) -> str:
-        return mt.encode(engines.store.rows(slots[i % 4]), "vllm")
+        return mt.encode(engines.store.rows(slots[i % num]), "vllm")
 
     def ours_moe_text(i: int) -> str:
-        return mt.encode(engines.moe_store.rows(slots[i % 4]), "vllm")
+        return mt.encode(engines.moe_store.rows(slots[i % num]), "vllm")
 
     def sglang_text(i: int) -> str:
         return pybase64.b64encode(sglang(i).numpy().tobytes()).decode("utf-8")

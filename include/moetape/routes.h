@@ -29,7 +29,7 @@ enum class Reason : uint8_t {
   kPending,      // a step that may hold it is submitted and has not landed
   kInvalidated,  // its slot was given away
   kLater,        // overwritten after the step asked for
-  kRefused,      // its ids were not K different experts, or its step failed
+  kRefused,      // its ids were not K different experts, its step failed, or a missing row was moved there
   kLost,         // its writer died or dropped the step
   kTorn,         // its writer never held still
   kGap,          // no record covers the position

@@ -27,6 +27,14 @@ void raise(const Error& error) {
   throw nb::python_error();
 }
 
+Error error_of(const nb::python_error& exception) {
+  Error error = {ErrorCode::kInvalidArgument, nb::str(exception.value()).c_str()};
+  for (const ErrorCodeInfo& info : error_codes()) {
+    if (exception.matches(exception_types[static_cast<size_t>(info.code)])) error.code = info.code;
+  }
+  return error;
+}
+
 void bind_errors(nb::module_& m) {
   nb::object base = new_exception(
       m, "Error", "Base of all of moetape's errors. `code` names the kind, such as \"out_of_range\".",

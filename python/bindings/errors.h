@@ -16,6 +16,9 @@ namespace nb = nanobind;
 
 [[noreturn]] void raise(const Error& error);
 
+// The error that an exception of ours came from.
+Error error_of(const nb::python_error& exception);
+
 template <class... Args>
 [[noreturn]] void raise(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
   raise(Error{code, fmt::format(format, std::forward<Args>(args)...)});

@@ -34,7 +34,8 @@ constexpr const char* kCaptureDoc =
 layer: global index. ids: integers [n, top_k] or [n, top_k + shared_columns] in CPU memory, any strides: NumPy, torch,
 the buffer protocol or DLPack; read during the call, not copied before. An id that is no expert makes its row
 missing (counted in the ticket's report). Raises OutOfRangeError for a layer that is not recorded, WrongTypeError,
-WrongShapeError, CapacityError, and AlreadyCapturedError for rows captured twice (the step then fails at commit).)";
+WrongShapeError, CapacityError, and AlreadyCapturedError for rows captured twice; after any but the first the step fails
+at commit.)";
 
 constexpr const char* kCommitDoc =
     R"(Ends the step: its rows go to the store under `slots`, which name all tokens of this rank's step.
@@ -43,7 +44,8 @@ layout: which rows of the batch are whose tokens, from moetape.layout; default: 
 number, strictly rising; default: the store counts. version: of the policy, an int or one per token. A failed commit
 makes every slot in range that it names missing, touches no other, and closes the step. Raises NotCapturedError and
 WrongShapeError naming the layers, OutOfRangeError and InvalidArgumentError for slots, StepOrderError, ClosedError.
-WrongTypeError for an argument: nothing was done, the step is still open.)";
+Arguments that are no slots, layout or numbers of 64 bits at all (WrongTypeError, and WrongShapeError for slots that are
+not 1-D): nothing was done, the step is still open.)";
 
 struct RecorderHandle {
   std::unique_ptr<Recorder> recorder;
@@ -94,11 +96,30 @@ void begin(RecorderHandle& self, IntArg lane_arg) {
   unwrap(self.recorder->begin(lane));
 }
 
+// Ids that are no integers, or of the wrong number of dimensions, never reach the recorder: it is told, so that
+// they are counted and the step fails.
+template <class Function>
+void telling(RecorderHandle& self, IntArg lane_arg, Function&& function) {
+  try {
+    function();
+  } catch (nb::python_error& error) {
+    const int lane = lane_arg.as<int>("lane");
+    const Busy busy = self.use(lane);
+    unwrap(self.recorder->fail_step(error_of(error), lane));
+    throw;
+  }
+}
+
 void capture(RecorderHandle& self, IntArg layer, ArrayArg ids, IntArg lane_arg, IntArg offset) {
-  const Array array(ids.object, "ids");
+  std::optional<Array> array;
+  IdsView view;
+  telling(self, lane_arg, [&] {
+    array.emplace(ids.object, "ids");
+    view = ids_view(*array);
+  });
   const int lane = lane_arg.as<int>("lane");
   const Busy busy = self.use(lane);
-  unwrap(self.recorder->capture(layer.as<int32_t>("layer"), ids_view(array), lane, offset.get("offset")));
+  unwrap(self.recorder->capture(layer.as<int32_t>("layer"), view, lane, offset.get("offset")));
 }
 
 void capture_all(RecorderHandle& self, ArrayArg ids, IntArg lane_arg, StrArg order_arg) {
@@ -106,15 +127,18 @@ void capture_all(RecorderHandle& self, ArrayArg ids, IntArg lane_arg, StrArg ord
   if (order != "ltk" && order != "tlk") {
     raise(ErrorCode::kInvalidArgument, "order: expected ltk or tlk, got \"{}\"", order);
   }
-  const Array array(ids.object, "ids");
-  array.require_dims(3, order == "ltk" ? "[layers, rows, columns]" : "[rows, layers, columns]");
+  std::optional<Array> checked;
   const int layer_dim = order == "ltk" ? 0 : 1;
   const int row_dim = 1 - layer_dim;
-  const int64_t num_layers = array.shape(layer_dim);
-  if (num_layers != self.recorder->spec().num_moe_layers()) {
+  telling(self, lane_arg, [&] {
+    checked.emplace(ids.object, "ids");
+    checked->require_dims(3, order == "ltk" ? "[layers, rows, columns]" : "[rows, layers, columns]");
+    if (checked->shape(layer_dim) == self.recorder->spec().num_moe_layers()) return;
     raise(ErrorCode::kWrongShape, "ids: expected {} layers in order {}, got shape {}",
-          self.recorder->spec().num_moe_layers(), order, array.shape_text());
-  }
+          self.recorder->spec().num_moe_layers(), order, checked->shape_text());
+  });
+  const Array& array = *checked;
+  const int64_t num_layers = array.shape(layer_dim);
   const IdsView first = {.data = array.data(),
                          .type = array.type(),
                          .num_rows = array.shape(row_dim),
@@ -150,11 +174,9 @@ class Versions {
     for (int64_t i = 0; i < array.shape(0); ++i) per_token_->push_back(narrow(array.element(i)));
   }
 
-  void apply(CommitOptions& options, int64_t num_tokens) const {
+  void apply(CommitOptions& options) const {
     options.version = scalar_;
-    if (!per_token_) return;
-    require_length("version", num_tokens, per_token_->size());
-    options.versions = *per_token_;
+    if (per_token_) options.versions = std::span<const uint32_t>(*per_token_);
   }
 
   // The first that does not fit, which the recorder could not name.
@@ -185,7 +207,7 @@ Ticket commit(RecorderHandle& self, SlotsArg slots_arg, OptionalLayoutArg layout
   CommitOptions options;
   options.step = step.get("step");
   options.lane = lane_arg.as<int>("lane");
-  versions.apply(options, slots.slots().size());
+  versions.apply(options);
   const Busy busy = self.use(options.lane);
   const int64_t work = work_bytes(slots.slots().size(), self.recorder->spec().row_bytes());
   Result<Ticket> ticket =

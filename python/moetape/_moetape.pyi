@@ -603,7 +603,8 @@ class Recorder:
         layer: global index. ids: integers [n, top_k] or [n, top_k + shared_columns] in CPU memory, any strides: NumPy, torch,
         the buffer protocol or DLPack; read during the call, not copied before. An id that is no expert makes its row
         missing (counted in the ticket's report). Raises OutOfRangeError for a layer that is not recorded, WrongTypeError,
-        WrongShapeError, CapacityError, and AlreadyCapturedError for rows captured twice (the step then fails at commit).
+        WrongShapeError, CapacityError, and AlreadyCapturedError for rows captured twice; after any but the first the step fails
+        at commit.
         """
 
     def capture_all(self, ids: numpy.typing.ArrayLike, lane: int = 0, order: str = 'ltk') -> None:
@@ -619,7 +620,8 @@ class Recorder:
         number, strictly rising; default: the store counts. version: of the policy, an int or one per token. A failed commit
         makes every slot in range that it names missing, touches no other, and closes the step. Raises NotCapturedError and
         WrongShapeError naming the layers, OutOfRangeError and InvalidArgumentError for slots, StepOrderError, ClosedError.
-        WrongTypeError for an argument: nothing was done, the step is still open.
+        Arguments that are no slots, layout or numbers of 64 bits at all (WrongTypeError, and WrongShapeError for slots that are
+        not 1-D): nothing was done, the step is still open.
         """
 
 def encode(routes: Routes | RowSource, dialect: str, missing: str | None = None) -> str:

@@ -47,7 +47,9 @@ Status Commit::resolve(const Slots& slots) {
     }
   }
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i] < 0 || seen_.add(slots_[i]) || !status) continue;
+    if (slots_[i] < 0) continue;
+    store.plane.expect(slots_[i]);
+    if (seen_.add(slots_[i]) || !status) continue;
     status = fail(ErrorCode::kInvalidArgument, "slots[{}]: expected every slot once in a step, got {} twice", i,
                   slots_[i]);
   }

@@ -148,11 +148,13 @@ HWY_INLINE void copy_run_in(std::byte* shared, const std::byte* from, size_t byt
 #endif
 }
 
-HWY_INLINE void copy_run_out(std::byte* to, const std::byte* shared, size_t bytes) {
+HWY_INLINE void copy_run_out(std::byte* to, const std::byte* shared, size_t bytes, bool streaming) {
 #ifdef MOETAPE_COPY_VECTORS
+  if (bytes >= kLongRun && streaming) return copy_aligned<Streaming, false>(to, shared, bytes);
   if (bytes >= kLongRun) return copy_aligned<Widest, true>(to, shared, bytes);
   copy_short(to, shared, bytes);
 #else
+  (void)streaming;
   words::copy_out(to, shared, bytes);
 #endif
 }
@@ -172,7 +174,7 @@ void CopyIn(std::byte* shared, const std::byte* from, size_t bytes) {
 
 void CopyOut(std::byte* to, const std::byte* shared, size_t bytes) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  copy_run_out(to, shared, bytes);
+  copy_run_out(to, shared, bytes, false);
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
@@ -194,7 +196,7 @@ void ScatterRows(std::byte* shared_base, int64_t shared_stride, const int64_t* s
 }
 
 void GatherRows(std::byte* out, int64_t out_stride, int64_t row_bytes, const std::byte* shared_base,
-                int64_t shared_stride, const int64_t* slots, int64_t count) {
+                int64_t shared_stride, const int64_t* slots, int64_t count, bool streaming) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const bool dense = out_stride == shared_stride;
   int64_t run = 1;
@@ -205,7 +207,7 @@ void GatherRows(std::byte* out, int64_t out_stride, int64_t row_bytes, const std
       continue;
     }
     copy_run_out(out + i * out_stride, shared_base + slots[i] * shared_stride,
-                 static_cast<size_t>((run - 1) * out_stride + row_bytes));
+                 static_cast<size_t>((run - 1) * out_stride + row_bytes), streaming);
   }
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
@@ -244,9 +246,9 @@ void scatter_rows(std::byte* shared_base, int64_t shared_stride, const int64_t* 
 }
 
 void gather_rows(std::byte* out, int64_t out_stride, int64_t row_bytes, const std::byte* shared_base,
-                 int64_t shared_stride, const int64_t* slots, int64_t count) {
+                 int64_t shared_stride, const int64_t* slots, int64_t count, bool streaming) {
   HWY_DYNAMIC_DISPATCH(GatherRows)
-  (out, out_stride, row_bytes, shared_base, shared_stride, slots, count);
+  (out, out_stride, row_bytes, shared_base, shared_stride, slots, count, streaming);
 }
 
 }  // namespace moetape::inline v0::simd

@@ -30,6 +30,9 @@ class Plane {
 
   void set_stamp(int64_t slot, Stamp stamp) { word(slot).store(stamp, std::memory_order_release); }
 
+  // Asks for the stamp's cache line; the slots of a step are mostly cold.
+  void expect(int64_t slot) const { __builtin_prefetch(stamps_ + slot, 1); }
+
   // Row i goes to slots[i] under stamps[i]; a slot below 0 is skipped. A slot never carries a stamp twice, nor
   // goes back (R9): where it holds a row of a later step that row stays, and where it was written in this very
   // step the row is refused; both turn slots[i] into kSuperseded. Returns how many.
@@ -56,8 +59,8 @@ class Plane {
   }
 
   // Row slots[i] goes to out + i * row_bytes(); a slot below 0 leaves its row as it is.
-  void gather(const int64_t* slots, int64_t count, std::byte* out) const {
-    simd::gather_rows(out, row_bytes_, row_bytes_, rows_, row_stride_, slots, count);
+  void gather(const int64_t* slots, int64_t count, std::byte* out, bool streaming = false) const {
+    simd::gather_rows(out, row_bytes_, row_bytes_, rows_, row_stride_, slots, count, streaming);
   }
 
  private:

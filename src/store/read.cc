@@ -24,7 +24,7 @@ Reason Gather::judge(int64_t slot, Stamp stamp) const {
   if (under_way_.newest_open > cutoff) return Reason::kPending;
   if (is_refused) return Reason::kRefused;
   if (under_way_.newest_lost > cutoff) return Reason::kLost;
-  const bool given_away = stamp != 0 || std::atomic_ref<uint64_t>(impl_->cutoffs[slot]).load() != 0;
+  const bool given_away = stamp != 0 || impl_->own_cutoff(slot) != 0;
   return given_away ? Reason::kInvalidated : Reason::kUnwritten;
 }
 
@@ -49,19 +49,38 @@ Reason Gather::read_again(int64_t slot, std::byte* row, Stamp* stamp) const {
   return Reason::kTorn;
 }
 
-void Gather::block(const int64_t* slots, int64_t count, std::byte* rows, Reason* reasons, Stamp* stamps) const {
+// Whether all rows are whole and count: what almost every block is, without a branch per row. Behind the copy.
+bool Gather::all_valid(const int64_t* slots, int64_t count, const Stamp* stamps) const {
+  const uint64_t store_cutoff = impl_->store_cutoff.load(std::memory_order_acquire);
+  bool valid = true;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t cutoff = std::max(store_cutoff, impl_->own_cutoff(slots[i]));
+    valid &= (impl_->plane.stamp_after_copy(slots[i]) == stamps[i]) & (step_of(stamps[i]) > cutoff);
+  }
+  return valid;
+}
+
+void Gather::block(const int64_t* slots, int64_t count, std::byte* rows, Reason* reasons, Stamp* stamps,
+                   bool streaming) const {
   const Plane& plane = impl_->plane;
   std::array<int64_t, kBlockSlots> wanted = {};
+  int64_t num_wanted = 0;
   for (int64_t i = 0; i < count; ++i) {
     stamps[i] = slots[i] < 0 ? 0 : plane.stamp(slots[i]);
     // Nothing is copied for a stamp that cannot count; whether the others do is judged behind the copy.
-    const bool may_count = stamps[i] != 0 && step_of(stamps[i]) <= as_of_ && version_of(stamps[i]) != kRefusedVersion;
-    wanted[i] = may_count ? slots[i] : -1;
+    const bool may_count = (step_of(stamps[i]) - 1 < as_of_) & (version_of(stamps[i]) != kRefusedVersion);
+    wanted[static_cast<size_t>(i)] = may_count ? slots[i] : -1;
+    num_wanted += may_count;
   }
-  plane.gather(wanted.data(), count, rows);
+  plane.gather(wanted.data(), count, rows, streaming);
   std::atomic_thread_fence(std::memory_order_acquire);  // R3
+  if (num_wanted == count && all_valid(slots, count, stamps)) {
+    std::fill_n(reasons, count, Reason::kValid);
+    return;
+  }
   for (int64_t i = 0; i < count; ++i) {
-    const bool changed = wanted[i] >= 0 && plane.stamp_after_copy(slots[i]) != stamps[i];
+    const bool copied = wanted[static_cast<size_t>(i)] >= 0;
+    const bool changed = copied && plane.stamp_after_copy(slots[i]) != stamps[i];
     reasons[i] = slots[i] < 0 ? Reason::kNoSlot : changed ? Reason::kRefused : judge(slots[i], stamps[i]);
     if (reasons[i] == Reason::kRefused) reasons[i] = read_again(slots[i], rows + i * plane.row_bytes(), &stamps[i]);
     if (reasons[i] == Reason::kValid) continue;
@@ -70,6 +89,9 @@ void Gather::block(const int64_t* slots, int64_t count, std::byte* rows, Reason*
 }
 
 namespace {
+
+// Results from here on do not stay in a core's own caches until they are looked at.
+constexpr int64_t kStreamingBytes = int64_t{4} << 20;
 
 Status check_options(const Slots& slots, const ReadOptions& options) {
   MOETAPE_TRY(Store::Impl::check_size(slots, "slots"));
@@ -134,15 +156,18 @@ Result<Routes> Store::read(const Slots& slots, const ReadOptions& options) const
   MOETAPE_TRY(check_options(slots, options));
   MOETAPE_ASSIGN(const Gather gather, Gather::begin(*impl_, options.as_of));
   MOETAPE_ASSIGN(RoutesBuilder builder, RoutesBuilder::create(impl_->spec, options.start, slots.size()));
+  const bool streaming = slots.size() >= kStreamingBytes / impl_->spec.row_bytes();
   std::array<int64_t, kBlockSlots> block;
   std::array<Stamp, kBlockSlots> stamps;
   for (int64_t first = 0; first < slots.size(); first += kBlockSlots) {
     const int64_t count = std::min(kBlockSlots, slots.size() - first);
     MOETAPE_TRY(impl_->resolve(slots, "slots", first, count, block.data()));
     Reason* reasons = builder.reasons() + first;
-    gather.block(block.data(), count, builder.ids() + first * impl_->spec.row_bytes(), reasons, stamps.data());
+    gather.block(block.data(), count, builder.ids() + first * impl_->spec.row_bytes(), reasons, stamps.data(),
+                 streaming);
     add_versions(builder, first, count, reasons, stamps.data());
   }
+  if (streaming) simd::store_fence();
   if (!options.tokens.empty()) builder.set_tokens({options.tokens.begin(), options.tokens.end()});
   return std::move(builder).finish();
 }

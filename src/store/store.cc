@@ -35,6 +35,12 @@ void Store::Impl::leave() const {
 Status Store::Impl::resolve(const Slots& slots, const char* name, int64_t first, int64_t count,
                             int64_t* out) const {
   slots.copy(first, count, out);
+  bool all_in_range = true;
+  for (int64_t i = 0; i < count; ++i) {
+    all_in_range &= (static_cast<uint64_t>(out[i]) < static_cast<uint64_t>(options.num_slots)) &
+                    (out[i] != options.pad_slot);
+  }
+  if (all_in_range) return {};
   for (int64_t i = 0; i < count; ++i) {
     if (out[i] >= 0 && out[i] < options.num_slots && out[i] != options.pad_slot) continue;
     if (out[i] != -1 && out[i] != options.pad_slot) {
@@ -47,8 +53,7 @@ Status Store::Impl::resolve(const Slots& slots, const char* name, int64_t first,
 }
 
 uint64_t Store::Impl::cutoff(int64_t slot) const {
-  const uint64_t own = std::atomic_ref<uint64_t>(cutoffs[slot]).load(std::memory_order_acquire);
-  return std::max(own, store_cutoff.load(std::memory_order_acquire));
+  return std::max(own_cutoff(slot), store_cutoff.load(std::memory_order_acquire));
 }
 
 namespace {

@@ -42,7 +42,10 @@ struct Store::Impl {
   Result<uint64_t> as_of_or_last(std::optional<int64_t> as_of) const;
   // Raises the cutoffs of slots that resolve() gave.
   void invalidate(const int64_t* slots, int64_t count, uint64_t as_of);
-  uint64_t cutoff(int64_t slot) const;
+  uint64_t own_cutoff(int64_t slot) const {
+    return std::atomic_ref<uint64_t>(cutoffs[slot]).load(std::memory_order_acquire);
+  }
+  uint64_t cutoff(int64_t slot) const;  // the store's or its own, whichever is higher
 
   RouteSpec spec;
   StoreOptions options;
@@ -67,11 +70,14 @@ class Gather {
   uint64_t as_of() const { return as_of_; }
 
   // Rows of resolved slots, at most kBlockSlots: dense rows, zero where missing, a reason and a stamp each.
-  void block(const int64_t* slots, int64_t count, std::byte* rows, Reason* reasons, Stamp* stamps) const;
+  // streaming: see simd::gather_rows.
+  void block(const int64_t* slots, int64_t count, std::byte* rows, Reason* reasons, Stamp* stamps,
+             bool streaming = false) const;
 
  private:
   Gather(const Store::Impl& impl, uint64_t as_of)
       : impl_(&impl), as_of_(as_of), under_way_(impl.writers.under_way(as_of)) {}
+  bool all_valid(const int64_t* slots, int64_t count, const Stamp* stamps) const;
   Reason judge(int64_t slot, Stamp stamp) const;
   Reason read_again(int64_t slot, std::byte* row, Stamp* stamp) const;
 

@@ -11,6 +11,7 @@
 #include "base/fail.h"
 #include "moetape/buffer.h"
 #include "simd/base64.h"
+#include "simd/copy.h"
 #include "simd/widen.h"
 #include "wire/columns.h"
 
@@ -22,6 +23,8 @@ static_assert(std::endian::native == std::endian::little, "every wire form is li
 // Bytes of a block of rows in the form: with its text and the rows it came from, the block stays in the L2
 // cache, and most of it in the L1 cache.
 constexpr int64_t kBlockBytes = 16 << 10;
+// Texts from here on are written past the caches: they do not stay in a core's own until somebody reads them.
+constexpr size_t kStreamingChars = size_t{4} << 20;
 // Room before a block for the 0 .. 2 bytes that the block before left over; keeps the rows aligned.
 constexpr int64_t kLeadRoom = 64;
 
@@ -43,11 +46,14 @@ class Block {
     const int64_t rows_at = kLeadRoom;
     const int64_t recorded_at = rows_at + sent_bytes;
     const int64_t reasons_at = recorded_at + round_up(recorded_bytes, 64);
-    MOETAPE_ASSIGN(block.memory_, Buffer::allocate(reasons_at + block.capacity_));
+    const int64_t text_at = reasons_at + round_up(block.capacity_, 64);
+    const size_t text_chars = simd::base64_size(static_cast<size_t>(sent_bytes + kLeadRoom));
+    MOETAPE_ASSIGN(block.memory_, Buffer::allocate(text_at + static_cast<int64_t>(text_chars)));
     std::byte* memory = block.memory_.mutable_data();
     block.sent_ = memory + rows_at;
     block.recorded_ = block.in_place() ? block.sent_ : memory + recorded_at;
     block.reasons_ = reinterpret_cast<Reason*>(memory + reasons_at);
+    block.text_ = memory + text_at;
     // Columns without a record are never written again.
     if (!block.columns_.same()) std::memset(block.sent_, 0, static_cast<size_t>(sent_bytes));
     return block;
@@ -58,6 +64,14 @@ class Block {
   std::byte* recorded() { return recorded_; }
   std::span<Reason> reasons(int64_t num_rows) { return {reasons_, static_cast<size_t>(num_rows)}; }
   std::byte* sent() { return sent_; }
+
+  // Writes the text of bytes that lie in the block; returns its end.
+  char* write(char* out, const std::byte* bytes, size_t num_bytes, bool streaming) {
+    if (!streaming) return out + simd::base64_encode(out, bytes, num_bytes);
+    const size_t chars = simd::base64_encode(reinterpret_cast<char*>(text_), bytes, num_bytes);
+    simd::copy_in(reinterpret_cast<std::byte*>(out), text_, chars);
+    return out + chars;
+  }
 
   // recorded() → sent()
   void lay_out(int64_t num_rows) {
@@ -96,6 +110,7 @@ class Block {
   std::byte* sent_ = nullptr;
   std::byte* recorded_ = nullptr;
   Reason* reasons_ = nullptr;
+  std::byte* text_ = nullptr;
 };
 
 bool all_valid(std::span<const Reason> reasons) {
@@ -180,6 +195,8 @@ Status write_form(RowSource& source, const Form& form, std::string_view dialect,
   std::byte* const begin = block.sent() - lead;
   std::copy_n(header + header_groups, lead, begin);
 
+  MOETAPE_ASSIGN(const size_t chars, form_size(spec, source.num_rows(), form));
+  const bool streaming = chars >= kStreamingChars;
   int64_t bytes = lead;  // from `begin` on, not yet written
   for (int64_t first = 0; first < source.num_rows();) {
     const int64_t count = std::min(block.capacity(), source.num_rows() - first);
@@ -197,10 +214,11 @@ Status write_form(RowSource& source, const Form& form, std::string_view dialect,
     first += count;
     bytes = lead + block.sent_bytes(count);
     if (first == source.num_rows()) break;
-    out += simd::base64_encode(out, begin, static_cast<size_t>(bytes - lead));
+    out = block.write(out, begin, static_cast<size_t>(bytes - lead), streaming);
     std::copy_n(begin + bytes - lead, lead, begin);
   }
-  out += simd::base64_encode(out, begin, static_cast<size_t>(bytes));
+  out = block.write(out, begin, static_cast<size_t>(bytes), streaming);
+  if (streaming) simd::store_fence();
   std::ranges::copy(form.after, out);
   return {};
 }

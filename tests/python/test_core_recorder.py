@@ -84,6 +84,22 @@ def test_all_layers_at_once_must_be_all_layers() -> None:
         rec.capture_all(IDS[0])
     with pytest.raises(mt.InvalidArgumentError, match="order"):
         rec.capture_all(IDS, order="klt")
+    assert rec.counters["failed_captures"] == 2
+
+
+def test_ids_that_are_no_integers_fail_the_step() -> None:
+    # case H03
+    store, rec = new_store()
+    for ids, error in ((IDS[:, 0] * 0.5, mt.WrongTypeError), (IDS, mt.WrongShapeError)):
+        rec.begin()
+        with pytest.raises(error, match="ids"):
+            rec.capture(1, ids)
+        capture_layers(rec, IDS)
+        with pytest.raises(error, match="ids"):
+            rec.commit(range(6))
+        assert store.read(range(6)).missing == {"refused": 6}
+    assert rec.counters["failed_captures"] == 2
+    assert rec.counters["failed_commits"] == 2
 
 
 def test_shared_columns_are_cut_off() -> None:
@@ -141,9 +157,14 @@ def test_versions_may_be_one_per_token() -> None:
     assert store.read(range(6)).versions == [(0, 6, 4)]
     rec.begin()
     capture_layers(rec, IDS)
-    with pytest.raises(mt.WrongShapeError, match="version: expected 6, one per row, got 2"):
-        rec.commit(range(6), version=[1, 2])
-    rec.commit(range(6))
+    for versions in ([1, 2], []):
+        rec.begin()
+        capture_layers(rec, IDS)
+        with pytest.raises(mt.WrongShapeError, match=f"versions: expected 6, one per slot, got {len(versions)}"):
+            rec.commit(range(6), version=versions)
+        assert store.read(range(6)).missing == {"refused": 6}
+    with pytest.raises(mt.NotCapturedError):  # a failed commit closes the step
+        rec.commit(range(6))
 
 
 def test_steps_are_the_engines_where_it_counts_them() -> None:
