@@ -96,8 +96,8 @@ void begin(RecorderHandle& self, IntArg lane_arg) {
   unwrap(self.recorder->begin(lane));
 }
 
-// Ids that are no integers, or of the wrong number of dimensions, never reach the recorder: it is told, so that
-// they are counted and the step fails.
+// Ids that are no integers, or of the wrong number of dimensions, never reach the recorder: it is told, so
+// that they are counted and the step fails.
 template <class Function>
 void telling(RecorderHandle& self, IntArg lane_arg, Function&& function) {
   try {

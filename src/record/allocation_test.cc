@@ -9,12 +9,12 @@ namespace {
 std::atomic<int64_t> num_allocations = 0;
 }
 
-void* operator new(size_t size) {
+// Where only some of these are inlined, g++ takes them for pairs that do not match.
+[[gnu::noinline]] void* operator new(size_t size) {
   num_allocations += 1;
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
-// Inlined, they make g++ complain of free() on what operator new gave.
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 

@@ -15,7 +15,8 @@ Status check_versions(const CommitOptions& options, int64_t num_tokens) {
   if (options.versions) {
     const auto num_versions = static_cast<int64_t>(options.versions->size());
     if (num_versions != num_tokens) {
-      return fail(ErrorCode::kWrongShape, "versions: expected {}, one per slot, got {}", num_tokens, num_versions);
+      return fail(ErrorCode::kWrongShape, "versions: expected {}, one per slot, got {}", num_tokens,
+                  num_versions);
     }
     largest = num_versions == 0 ? 0 : *std::ranges::max_element(*options.versions);
   }
@@ -50,8 +51,8 @@ Status Commit::resolve(const Slots& slots) {
     if (slots_[i] < 0) continue;
     store.plane.expect(slots_[i]);
     if (seen_.add(slots_[i]) || !status) continue;
-    status = fail(ErrorCode::kInvalidArgument, "slots[{}]: expected every slot once in a step, got {} twice", i,
-                  slots_[i]);
+    status = fail(ErrorCode::kInvalidArgument, "slots[{}]: expected every slot once in a step, got {} twice",
+                  i, slots_[i]);
   }
   for (const int64_t slot : slots_) {
     if (slot >= 0) seen_.remove(slot);
@@ -90,7 +91,9 @@ Result<CommitReport> Commit::run(const Lane& lane, const Slots& slots, const Lay
   return report;
 }
 
-void Commit::refuse_all(uint64_t step) { writer_.refuse(slots_.data(), static_cast<int64_t>(slots_.size()), step); }
+void Commit::refuse_all(uint64_t step) {
+  writer_.refuse(slots_.data(), static_cast<int64_t>(slots_.size()), step);
+}
 
 void Commit::place(const Lane& lane, const Placement& placement, const CommitOptions& options,
                    CommitReport& report) {
@@ -104,10 +107,12 @@ void Commit::place(const Lane& lane, const Placement& placement, const CommitOpt
     int64_t num_tokens = 0;
     int64_t num_slots = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t token = token_of_row ? (*token_of_row)[static_cast<size_t>(first + i)] : placement.dst + first + i;
+      const int64_t token =
+          token_of_row ? (*token_of_row)[static_cast<size_t>(first + i)] : placement.dst + first + i;
       const auto index = static_cast<size_t>(token);
       slots[i] = token < 0 ? -1 : slots_[index];
-      stamps[i] = make_stamp(token < 0 || !options.versions ? options.version : (*options.versions)[index], step);
+      stamps[i] =
+          make_stamp(token < 0 || !options.versions ? options.version : (*options.versions)[index], step);
       num_tokens += token >= 0;
       num_slots += slots[i] >= 0;
     }
@@ -118,7 +123,8 @@ void Commit::place(const Lane& lane, const Placement& placement, const CommitOpt
     report.num_refused += num_refused;
     report.num_kept += num_slots - num_refused;
     const auto before = slots;
-    if (writer_.place(slots.data(), count, lane.row(first_row), lane.row_stride(), stamps.data()) == 0) continue;
+    if (writer_.place(slots.data(), count, lane.row(first_row), lane.row_stride(), stamps.data()) == 0)
+      continue;
     for (int64_t i = 0; i < count; ++i) {
       const bool kept_before = version_of(stamps[i]) != kRefusedVersion;
       if (slots[i] == Plane::kSuperseded && kept_before) count_superseded(first_row + i, before[i], report);

@@ -27,8 +27,8 @@ void scatter_rows(std::byte* shared_base, int64_t shared_stride, const int64_t* 
                   const std::byte* rows, int64_t row_stride, int64_t row_bytes);
 
 // Slot slots[i] goes to row i of `out`; a row whose slot is below 0 is left as it is. Runs as above. With
-// `streaming`, long runs pass by the caches: for results too large to stay in them, which then cost no fetch of
-// the lines that they overwrite; store_fence() before another thread may look.
+// `streaming`, long runs pass by the caches: for results too large to stay in them, which then cost no fetch
+// of the lines that they overwrite; store_fence() before another thread may look.
 void gather_rows(std::byte* out, int64_t out_stride, int64_t row_bytes, const std::byte* shared_base,
                  int64_t shared_stride, const int64_t* slots, int64_t count, bool streaming = false);
 

@@ -151,7 +151,8 @@ RC_GTEST_PROP(Rows, GoToTheirSlotsAndComeBack, (uint64_t seed)) {
     std::vector<std::byte> out(static_cast<size_t>(std::max<int64_t>(count, 1) * private_stride), kUntouched);
     if (count > 0) out.resize(static_cast<size_t>((count - 1) * private_stride + row_bytes));
     const bool streaming = seed % 2 == 0;
-    gather_rows(out.data(), private_stride, row_bytes, shared.data(), shared_stride, slots.data(), count, streaming);
+    gather_rows(out.data(), private_stride, row_bytes, shared.data(), shared_stride, slots.data(), count,
+                streaming);
     store_fence();
     for (int64_t i = 0; i < count; ++i) {
       const auto want = slots[size_t(i)] >= 0

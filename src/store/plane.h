@@ -33,11 +33,12 @@ class Plane {
   // Asks for the stamp's cache line; the slots of a step are mostly cold.
   void expect(int64_t slot) const { __builtin_prefetch(stamps_ + slot, 1); }
 
-  // Row i goes to slots[i] under stamps[i]; a slot below 0 is skipped. A slot never carries a stamp twice, nor
-  // goes back (R9): where it holds a row of a later step that row stays, and where it was written in this very
-  // step the row is refused; both turn slots[i] into kSuperseded. Returns how many.
+  // Row i goes to slots[i] under stamps[i]; a slot below 0 is skipped. A slot never carries a stamp twice,
+  // nor goes back (R9): where it holds a row of a later step that row stays, and where it was written in this
+  // very step the row is refused; both turn slots[i] into kSuperseded. Returns how many.
   static constexpr int64_t kSuperseded = -2;
-  int64_t place(int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride, const Stamp* stamps) {
+  int64_t place(int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride,
+                const Stamp* stamps) {
     int64_t num_superseded = 0;
     for (int64_t i = 0; i < count; ++i) {
       if (slots[i] < 0) continue;

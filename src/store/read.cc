@@ -49,7 +49,8 @@ Reason Gather::read_again(int64_t slot, std::byte* row, Stamp* stamp) const {
   return Reason::kTorn;
 }
 
-// Whether all rows are whole and count: what almost every block is, without a branch per row. Behind the copy.
+// Whether all rows are whole and count: what almost every block is, without a branch per row. Behind the
+// copy.
 bool Gather::all_valid(const int64_t* slots, int64_t count, const Stamp* stamps) const {
   const uint64_t store_cutoff = impl_->store_cutoff.load(std::memory_order_acquire);
   bool valid = true;
@@ -82,7 +83,8 @@ void Gather::block(const int64_t* slots, int64_t count, std::byte* rows, Reason*
     const bool copied = wanted[static_cast<size_t>(i)] >= 0;
     const bool changed = copied && plane.stamp_after_copy(slots[i]) != stamps[i];
     reasons[i] = slots[i] < 0 ? Reason::kNoSlot : changed ? Reason::kRefused : judge(slots[i], stamps[i]);
-    if (reasons[i] == Reason::kRefused) reasons[i] = read_again(slots[i], rows + i * plane.row_bytes(), &stamps[i]);
+    if (reasons[i] == Reason::kRefused)
+      reasons[i] = read_again(slots[i], rows + i * plane.row_bytes(), &stamps[i]);
     if (reasons[i] == Reason::kValid) continue;
     std::memset(rows + i * plane.row_bytes(), 0, static_cast<size_t>(plane.row_bytes()));
   }
@@ -95,10 +97,12 @@ constexpr int64_t kStreamingBytes = int64_t{4} << 20;
 
 Status check_options(const Slots& slots, const ReadOptions& options) {
   MOETAPE_TRY(Store::Impl::check_size(slots, "slots"));
-  if (options.start < 0) return fail(ErrorCode::kOutOfRange, "start: expected 0 or more, got {}", options.start);
+  if (options.start < 0)
+    return fail(ErrorCode::kOutOfRange, "start: expected 0 or more, got {}", options.start);
   const auto num_tokens = static_cast<int64_t>(options.tokens.size());
   if (num_tokens != 0 && num_tokens != slots.size()) {
-    return fail(ErrorCode::kWrongShape, "tokens: expected {}, one per slot, got {}", slots.size(), num_tokens);
+    return fail(ErrorCode::kWrongShape, "tokens: expected {}, one per slot, got {}", slots.size(),
+                num_tokens);
   }
   return {};
 }
@@ -172,7 +176,8 @@ Result<Routes> Store::read(const Slots& slots, const ReadOptions& options) const
   return std::move(builder).finish();
 }
 
-Result<std::unique_ptr<RowSource>> Store::rows(const Slots& slots, int64_t start, std::optional<int64_t> as_of) const {
+Result<std::unique_ptr<RowSource>> Store::rows(const Slots& slots, int64_t start,
+                                               std::optional<int64_t> as_of) const {
   Impl::Use use(*impl_);
   MOETAPE_TRY(use.check());
   MOETAPE_TRY(check_options(slots, {.start = start}));

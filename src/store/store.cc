@@ -11,7 +11,10 @@
 namespace moetape::inline v0 {
 
 Store::Impl::Impl(RouteSpec route_spec, const StoreOptions& store_options, Segment segment)
-    : spec(std::move(route_spec)), options(store_options), memory_bytes(segment.size()), memory(std::move(segment)) {
+    : spec(std::move(route_spec)),
+      options(store_options),
+      memory_bytes(segment.size()),
+      memory(std::move(segment)) {
   std::byte* rows = memory.data();
   auto* stamps = reinterpret_cast<uint64_t*>(rows + options.num_slots * spec.row_stride());
   plane = Plane(rows, stamps, spec.row_bytes(), spec.row_stride());
@@ -44,8 +47,8 @@ Status Store::Impl::resolve(const Slots& slots, const char* name, int64_t first,
   for (int64_t i = 0; i < count; ++i) {
     if (out[i] >= 0 && out[i] < options.num_slots && out[i] != options.pad_slot) continue;
     if (out[i] != -1 && out[i] != options.pad_slot) {
-      return fail(ErrorCode::kOutOfRange, "{}[{}]: expected a slot from 0 to {}, or -1 for no place; got {}", name,
-                  first + i, options.num_slots - 1, out[i]);
+      return fail(ErrorCode::kOutOfRange, "{}[{}]: expected a slot from 0 to {}, or -1 for no place; got {}",
+                  name, first + i, options.num_slots - 1, out[i]);
     }
     out[i] = -1;
   }
@@ -77,8 +80,8 @@ Result<uint64_t> Store::Impl::as_of_or_last(std::optional<int64_t> as_of) const 
 
 Status Store::Impl::check_size(const Slots& slots, const char* name) {
   if (slots.size() <= kMaxSlotsPerCall) return {};
-  return fail(ErrorCode::kInvalidArgument, "{}: expected at most {} in one call, got {}", name, kMaxSlotsPerCall,
-              slots.size());
+  return fail(ErrorCode::kInvalidArgument, "{}: expected at most {} in one call, got {}", name,
+              kMaxSlotsPerCall, slots.size());
 }
 
 Result<std::vector<int64_t>> Store::Impl::resolved(const Slots& slots, const char* name) const {
@@ -99,7 +102,8 @@ void Store::Impl::invalidate(const int64_t* slots, int64_t count, uint64_t as_of
 }
 
 Result<int64_t> Store::required_bytes(const RouteSpec& spec, int64_t num_slots) {
-  if (num_slots < 1) return fail(ErrorCode::kInvalidArgument, "num_slots: expected at least 1, got {}", num_slots);
+  if (num_slots < 1)
+    return fail(ErrorCode::kInvalidArgument, "num_slots: expected at least 1, got {}", num_slots);
   const auto bytes = checked_multiply(num_slots, spec.row_stride() + 16);
   constexpr int64_t kPage = 4096;
   if (!bytes || !checked_add(*bytes, kPage)) {
@@ -116,12 +120,12 @@ Result<std::shared_ptr<Store>> Store::create(const RouteSpec& spec, const StoreO
                 options.memory_limit_bytes);
   }
   if (options.memory_limit_bytes > 0 && bytes > options.memory_limit_bytes) {
-    return fail(ErrorCode::kMemoryLimit, "store of {} slots: expected at most {} bytes, needs {}", options.num_slots,
-                options.memory_limit_bytes, bytes);
+    return fail(ErrorCode::kMemoryLimit, "store of {} slots: expected at most {} bytes, needs {}",
+                options.num_slots, options.memory_limit_bytes, bytes);
   }
-  MOETAPE_ASSIGN(Segment memory,
-                 Segment::allocate("store", bytes,
-                                   {.huge_pages = options.huge_pages, .populate = options.populate}));
+  MOETAPE_ASSIGN(
+      Segment memory,
+      Segment::allocate("store", bytes, {.huge_pages = options.huge_pages, .populate = options.populate}));
   return std::shared_ptr<Store>(new Store(std::make_unique<Impl>(spec, options, std::move(memory))));
 }
 
