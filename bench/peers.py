@@ -148,7 +148,9 @@ def place_contests(
     engines: Engines, rows: int, slots_of: Callable, targets: tuple, rounds: int
 ) -> list[Contest]:
     rng = engines.rng
-    slots = [slots_of(rng, rows) for _ in range(8)]
+    # Steps write slots that were given out just now, not those of a moment ago.
+    num = 65_536 // rows
+    slots = [slots_of(rng, rows) for _ in range(num)]
     indexes = [torch.from_numpy(s) for s in slots]
     ids = random_ids(rng, rows)
     token_major = np.zeros((rows, ALL_LAYERS, TOP_K), dtype=np.int32)
@@ -158,16 +160,16 @@ def place_contests(
     lightllm_rows = torch.from_numpy(ids.astype(np.uint8).view(np.int8))
 
     def sglang(i: int) -> None:
-        engines.sglang[indexes[i % 8]] = sglang_rows
+        engines.sglang[indexes[i % num]] = sglang_rows
 
     def vllm(i: int) -> None:
-        engines.vllm[slots[i % 8]] = vllm_rows
+        engines.vllm[slots[i % num]] = vllm_rows
 
     def lightllm(i: int) -> None:
-        engines.lightllm[:, indexes[i % 8], :] = lightllm_rows
+        engines.lightllm[:, indexes[i % num], :] = lightllm_rows
 
     def ours(i: int) -> object:
-        return engines.recorder.commit(slots[i % 8])
+        return engines.recorder.commit(slots[i % num])
 
     def capture(i: int) -> None:
         engines.capture(ids)
@@ -220,7 +222,12 @@ def step_contests(engines: Engines, rows: int, target: float, rounds: int) -> li
 
 
 def gather_contests(engines: Engines, rows: int, rounds: int) -> list[Contest]:
-    # Requests fill the store; each is read once in a while, and is cold by then.
+    """Each work with cold caches, as when a request ends that was written long ago, and with warm ones."""
+    other_work = np.ones(512 << 20, np.uint8)
+
+    def cool(i: int) -> None:
+        other_work[::64] += 1
+
     num = NUM_SLOTS // rows
     pages = engines.rng.permutation(NUM_SLOTS // PAGE).reshape(num, -1, 1)
     slots = list((pages * PAGE + np.arange(PAGE)).reshape(num, rows))
@@ -250,12 +257,11 @@ def gather_contests(engines: Engines, rows: int, rounds: int) -> list[Contest]:
         assert np.array_equal(expected.ids, lightllm(i).numpy().view(np.uint8).transpose(1, 0, 2))
         assert np.array_equal(expected.ids, lightllm_now(i).numpy())
 
-    work = f"gather {rows:,} rows"
-    contests = [
-        Contest(work, "SGLang, torch int32", 8, ours, sglang, rounds),
-        Contest(work, "vLLM, NumPy uint8", 1.2, ours, vllm, rounds),
-        Contest(work, "LightLLM, torch int8 layer-major", 20, ours, lightllm, rounds),
-        Contest(work, "LightLLM today, torch uint8", 7, ours, lightllm_now, rounds),
+    gathers = [
+        ("SGLang, torch int32", 8, ours, sglang),
+        ("vLLM, NumPy uint8", 1.2, ours, vllm),
+        ("LightLLM, torch int8 layer-major", 20, ours, lightllm),
+        ("LightLLM today, torch uint8", 7, ours, lightllm_now),
     ]
 
     def ours_text(i: int) -> str:
@@ -283,12 +289,16 @@ def gather_contests(engines: Engines, rows: int, rounds: int) -> list[Contest]:
         np.frombuffer(base64.b64decode(sglang_text(0)), np.int32), sglang(0).numpy().reshape(-1)
     )
 
-    work = f"gather and text of {rows:,} rows"
+    texts = [
+        ("SGLang, tobytes + pybase64", 9, ours_text, sglang_text),
+        ("vLLM, npy + base64", 6.5, ours_text, vllm_text),
+        ("LightLLM today, pickle + base64", 12, ours_moe_text, lightllm_text),
+    ]
     return [
-        *contests,
-        Contest(work, "SGLang, tobytes + pybase64", 9, ours_text, sglang_text, rounds),
-        Contest(work, "vLLM, npy + base64", 6.5, ours_text, vllm_text, rounds),
-        Contest(work, "LightLLM today, pickle + base64", 12, ours_moe_text, lightllm_text, rounds),
+        Contest(f"{work}, {state}", peer, target, mine, theirs, rounds, prepare, prepare)
+        for state, prepare in (("cold", cool), ("warm", lambda i: None))
+        for work, lines in ((f"gather {rows:,} rows", gathers), (f"gather and text of {rows:,}", texts))
+        for peer, target, mine, theirs in lines
     ]
 
 
