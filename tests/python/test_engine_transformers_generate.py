@@ -188,11 +188,49 @@ def test_wanted_chooses_prompts() -> None:  # case C19, case J04, case J09
     model, inputs = tiny("qwen3_moe"), prompts()
     with record(model, wanted=[True, False, True]) as recording:
         output = model.generate(**inputs, max_new_tokens=4, do_sample=True, num_return_sequences=2)
-        with pytest.raises(moetape.InvalidArgumentError, match=r"wanted: .* 2 sequences, got shape \[3\]"):
+        with pytest.raises(moetape.InvalidArgumentError, match="wanted: expected 2 flags.*, got 3"):
             model.generate(**prompts((3, 4)), max_new_tokens=4)
     fed = fed_of(output, inputs)
     kept = [None if routes is None else routes.tokens.tolist() for routes in recording.routes]
     assert kept == [fed[0], fed[1], None, None, fed[4], fed[5]]
+
+
+@pytest.mark.parametrize("num_flags", [0, 1, 2, 3, 8])
+def test_wanted_of_another_length_is_refused(num_flags: int) -> None:  # case J09
+    model, inputs = tiny("qwen3_moe"), prompts((3, 4, 5, 3))
+    with record(model, wanted=[True] * num_flags) as recording:
+        for way in ({}, {"do_sample": True, "num_return_sequences": 2}):
+            with pytest.raises(moetape.InvalidArgumentError, match=f"expected 4 flags.*, got {num_flags}"):
+                model.generate(**inputs, max_new_tokens=3, **way)
+        with pytest.raises(moetape.InvalidArgumentError, match=f"expected 4 flags.*, got {num_flags}"):
+            model(**inputs)
+    assert recording.routes == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        ([2, 0, 5], moetape.InvalidArgumentError),
+        ([1, -1], moetape.InvalidArgumentError),
+        ([1.0, 0.0], moetape.WrongTypeError),
+        (["a", ""], moetape.WrongTypeError),
+        ("ab", moetape.WrongTypeError),
+        ([None, True], moetape.WrongTypeError),
+        ([[True], [False]], moetape.WrongTypeError),
+        ([[True], []], moetape.WrongTypeError),
+        (True, moetape.WrongTypeError),
+        (torch.ones(2, dtype=torch.bfloat16), moetape.WrongTypeError),
+    ],
+    ids=str,
+)
+def test_wanted_that_are_no_flags_are_refused(flags: Any, error: type[Exception]) -> None:
+    model = tiny("qwen3_moe")
+    with pytest.raises(error, match="wanted: expected"):
+        record(model, wanted=flags)
+    recording = record(model, wanted=[1, 0])
+    with pytest.raises(error, match="wanted: expected"):
+        recording.wanted = flags
+    assert recording.wanted.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("flags", [np.array([True, False]), torch.tensor([True, False])])

@@ -17,9 +17,13 @@ _MODES = ("greedy_search", "sample")
 
 
 class Generation:
-    """One call of generate() under way: the batch that it feeds and when each sequence was done."""
+    """One call of generate() under way: the batch that it feeds and when each sequence was done.
 
-    def __init__(self) -> None:
+    num_returned: sequences per prompt.
+    """
+
+    def __init__(self, num_returned: int) -> None:
+        self.num_returned = num_returned
         self.batch: Batch | None = None
         self.first_column = 0
         self._has_cache = False
@@ -105,8 +109,11 @@ class _Observed(transformers.StoppingCriteriaList):  # type: ignore[misc]
         return done
 
 
-def refuse_unsupported(model: Any, generate: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> None:
-    """Raise UnsupportedError, by name, for generation whose rows cannot be told. Nothing has run yet."""
+def refuse_unsupported(model: Any, generate: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> int:
+    """Raise UnsupportedError, by name, for generation whose rows cannot be told. Nothing has run yet.
+
+    Returns how many sequences each prompt gives.
+    """
     given = inspect.signature(generate).bind_partial(*args, **kwargs).arguments
     options = given.pop("kwargs", {})
     if given.get("custom_generate") is not None:
@@ -136,3 +143,4 @@ def refuse_unsupported(model: Any, generate: Callable[..., Any], args: Any, kwar
     )
     if compiles and static and not config.disable_compile:
         raise UnsupportedError("generate(): a compiled forward cannot be recorded; pass disable_compile=True")
+    return int(config.num_return_sequences or 1)

@@ -14,7 +14,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from moetape import InvalidArgumentError, Recorder, Routes, RouteSpec, UnsupportedError, models
+from moetape import (
+    InvalidArgumentError,
+    Recorder,
+    Routes,
+    RouteSpec,
+    UnsupportedError,
+    WrongTypeError,
+    models,
+)
 from moetape.engines.transformers.caches import Caches, length_of
 from moetape.engines.transformers.generation import Generation, refuse_unsupported
 from moetape.engines.transformers.inputs import NO_MASK_KNOWN, real_of, tokens_of
@@ -76,6 +84,15 @@ class Recording:
         self._busy = threading.Lock()
         self._generation: Generation | None = None
         self._prepared_mask: Any = NO_MASK_KNOWN
+
+    @property
+    def wanted(self) -> Flags | None:
+        """One flag per prompt; None: all are wanted."""
+        return self._flags
+
+    @wanted.setter
+    def wanted(self, flags: Sequence[bool] | None) -> None:
+        self._flags = None if flags is None else _checked_flags(flags)
 
     @property
     def routes(self) -> list[Routes | None] | None:
@@ -208,14 +225,13 @@ class Recording:
         return batch, 0
 
     def _wanted(self, num_sequences: int) -> Flags:
-        if self.wanted is None:
+        wanted = self._flags
+        if wanted is None:
             return np.ones(num_sequences, np.bool_)
-        wanted: Flags = np.asarray(self.wanted, np.bool_)
-        repeats = num_sequences // wanted.size if self._generation is not None and wanted.size else 1
-        if wanted.ndim != 1 or repeats * wanted.size != num_sequences:
+        repeats = 1 if self._generation is None else self._generation.num_returned
+        if repeats * wanted.size != num_sequences:
             raise InvalidArgumentError(
-                f"wanted: expected a flag per prompt of {num_sequences} sequences, "
-                f"got shape {list(wanted.shape)}"
+                f"wanted: expected {num_sequences // repeats} flags, one per prompt, got {wanted.size}"
             )
         return np.repeat(wanted, repeats)
 
@@ -223,8 +239,8 @@ class Recording:
         assert self._pool is not None
         if self._generation is not None:
             raise UnsupportedError("generate(): called within generate(), which cannot be recorded")
-        refuse_unsupported(self._model, generate, args, kwargs)
-        generation = self._generation = Generation()
+        num_returned = refuse_unsupported(self._model, generate, args, kwargs)
+        generation = self._generation = Generation(num_returned)
         try:
             output = generate(*args, **kwargs)
         finally:
@@ -278,6 +294,19 @@ class _Result:
         """Once no cache holds it, a batch cannot grow: keep its routes and let its slots go."""
         if self.batch is not None and not (self._caches and self._caches.holds(self._cache(), self.batch)):
             self.freeze(pool)
+
+
+def _checked_flags(wanted: Any) -> Flags:
+    given = wanted.cpu() if isinstance(wanted, torch.Tensor) else wanted
+    try:
+        flags = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError):  # ragged, or numbers that numpy lacks
+        flags = np.array(None)
+    if flags.ndim != 1 or (flags.size and flags.dtype.kind not in "biu"):
+        raise WrongTypeError(f"wanted: expected one flag per prompt, True or False, got {wanted!r}")
+    if ((flags != 0) & (flags != 1)).any():
+        raise InvalidArgumentError(f"wanted: expected flags True or False (1 or 0), got {wanted!r}")
+    return flags.astype(np.bool_)
 
 
 def _nothing() -> None:
