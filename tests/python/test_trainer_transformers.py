@@ -401,6 +401,16 @@ def test_bad_alignments_are_refused_before_anything_runs(model: Any) -> None:
         model(**batch, past_key_values=((),))
 
 
+def test_routes_that_may_repeat_an_expert_are_refused(model: Any) -> None:
+    batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
+    spec = model_spec(model)
+    repeating = mt.RouteSpec(
+        spec.layers, spec.top_k, spec.num_experts, num_layers=spec.num_layers, distinct=False
+    )
+    zeros = mt.Routes.from_ids(repeating, np.zeros((3, len(spec.layers), spec.top_k), np.int64))
+    refused(model, batch, mt.SpecMismatchError, "distinct ids", [zeros])
+
+
 def test_a_block_without_a_forward_is_an_error(model: Any) -> None:  # case H10
     batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
     routes = record(model, batch)

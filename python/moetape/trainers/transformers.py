@@ -388,6 +388,11 @@ def _checked_routes(routes: Sequence[mt.Routes], spec: mt.RouteSpec) -> list[mt.
             raise mt.WrongTypeError(f"routes[{index}]: expected Routes, got {type(one).__name__}")
         if one.spec.fingerprint != spec.fingerprint:
             raise mt.SpecMismatchError(f"routes[{index}]: expected those of {spec}, got those of {one.spec}")
+        if spec.distinct and not one.spec.distinct:
+            raise mt.SpecMismatchError(
+                f"routes[{index}]: expected distinct ids, as the model's routers pick; got a spec that lets a "
+                "row repeat one"
+            )
     return list(routes)
 
 
