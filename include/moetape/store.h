@@ -76,7 +76,7 @@ class Store : public std::enable_shared_from_this<Store> {
   // KV went from one place to another. As if all sources were read first; sources that are not targets keep
   // their rows, a missing source makes its target missing, versions stay with their rows. The step comes
   // before its commits (kStepOrder), and a slot takes one row a step (kConflict).
-  Status move(const Slots& from, const Slots& to, const WriteOptions& options = {});
+  Status move(const Slots& source, const Slots& target, const WriteOptions& options = {});
   // KV came back from elsewhere, with its routes. Missing rows make their slots missing. kSpecMismatch for
   // routes of another spec, or that may repeat ids where this one's are distinct. Steps as for move.
   Status write(const Slots& slots, const Routes& routes, const WriteOptions& options = {});

@@ -108,6 +108,10 @@ nb::object truth_bytes(nb::handle object, const char* name) {
 }  // namespace
 
 Array::Array(nb::handle object, const char* name) : name_(name) {
+  // Its buffer holds what is masked too.
+  if (std::string_view(Py_TYPE(object.ptr())->tp_name) == "MaskedArray") {
+    raise(ErrorCode::kWrongType, "{}: expected an array of integers, got a masked array", name_);
+  }
   if (PyObject_CheckBuffer(object.ptr())) {
     view_buffer(object);
   } else if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()) || PyRange_Check(object.ptr())) {
@@ -120,6 +124,12 @@ Array::Array(nb::handle object, const char* name) : name_(name) {
 }
 
 void Array::raise_no_integers(nb::handle object) const {
+  if (nb::hasattr(object, "is_meta") &&
+      (nb::cast<bool>(object.attr("is_meta")) || nb::cast<bool>(object.attr("is_sparse")))) {
+    const bool is_meta = nb::cast<bool>(object.attr("is_meta"));
+    raise(ErrorCode::kUnsupported, "{}: expected a dense array in CPU memory, got a {} tensor", name_,
+          is_meta ? "meta" : "sparse");
+  }
   raise(ErrorCode::kWrongType, "{}: expected an array of integers, got {}", name_, element_type_name(object));
 }
 

@@ -50,7 +50,10 @@ MissingFill missing_from(OptionalStrArg missing) {
 nb::str encode_source(RowSource& source, Dialect dialect, const EncodeOptions& options) {
   const size_t size = unwrap(encoded_size(source.spec(), source.num_rows(), dialect));
   nb::str text = nb::steal<nb::str>(PyUnicode_New(static_cast<Py_ssize_t>(size), 127));
-  if (!text.is_valid()) throw nb::python_error();
+  if (!text.is_valid()) {
+    PyErr_Clear();
+    raise(ErrorCode::kOutOfMemory, "encode: the system has no {} bytes for the text", size);
+  }
   const std::span<char> out(reinterpret_cast<char*>(PyUnicode_1BYTE_DATA(text.ptr())), size);
   unwrap(long_call(static_cast<int64_t>(size), [&] { return encode_into(source, dialect, out, options); }));
   return text;

@@ -77,6 +77,8 @@ TEST_F(Capturing, MoreRowsThanTheLaneHoldsAreRefusedBeforeAnyIsWritten) {  // ca
   expect_error(capture(*recorder, 1, Ids(9, {0, 1})), ErrorCode::kCapacity, "needs 9 rows, the lane has 4");
   expect_error(capture(*recorder, 1, Ids(2, {0, 1}), 0, 3), ErrorCode::kCapacity, "needs 5 rows");
   expect_error(capture(*recorder, 1, Ids(1, {0, 1}), 0, -1), ErrorCode::kOutOfRange, "offset");
+  expect_error(capture(*recorder, 1, Ids(2, {0, 1}), 0, INT64_MAX), ErrorCode::kCapacity,
+               "needs 9223372036854775809 rows");
   expect_error(commit(4), ErrorCode::kCapacity, "needs 9 rows");
   EXPECT_THAT(shown(*store, {0}), ElementsAre("refused"));
 }

@@ -98,6 +98,7 @@ Result<std::unique_ptr<Recorder>> Recorder::create(std::shared_ptr<Store> store,
                 "recorder of {} rows in {} lanes: expected at most {} bytes, needs {}", options.max_rows,
                 options.num_lanes, options.memory_limit_bytes, bytes);
   }
+  MOETAPE_TRY(Store::Impl::Use(store->impl()).check());
   return guard_memory("recorder", [&]() -> Result<std::unique_ptr<Recorder>> {
     auto impl = std::make_unique<Impl>(std::move(store), options);
     impl->lanes.reserve(static_cast<size_t>(options.num_lanes));

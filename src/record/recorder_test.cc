@@ -306,6 +306,7 @@ TEST_F(Recording, AClosedStoreRefusesCommits) {
   for (const int32_t layer : {1, 3}) expect_ok(capture(*recorder, layer, {{0, 1}}));
   store->close();
   expect_error(commit({0}), ErrorCode::kClosed, "closed");
+  expect_error(Recorder::create(store, {.max_rows = 1}), ErrorCode::kClosed, "closed");
 }
 
 TEST_F(Recording, SizesAndOptionsAreCheckedAtCreation) {  // cases K01 A04

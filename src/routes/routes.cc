@@ -167,6 +167,7 @@ std::span<const Reason> Routes::reasons() const {
 }
 
 std::vector<VersionRun> Routes::versions() const {
+  if (num_rows_ == 0) return {};
   const int64_t end_row = first_row_ + num_rows_;
   const auto& runs = storage_->runs;
   auto run = std::ranges::upper_bound(runs, first_row_, {}, &Storage::Run::end);

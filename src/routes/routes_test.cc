@@ -240,6 +240,14 @@ TEST(Routes, EmptyIsNotMissing) {
   EXPECT_NE(missing, empty);
 }
 
+TEST(Routes, AnEmptySliceHasNoVersions) {
+  const RouteSpec spec = make_spec({0, 1}, 2, 8);
+  const std::vector<uint8_t> ids = {0, 1, 2, 3, 4, 5, 6, 7};
+  const Routes routes = value_of(Routes::from_ids(spec, 5, {.ids = ids.data(), .num_rows = 2, .version = 3}));
+  EXPECT_TRUE(value_of(routes.slice(6, 6)).versions().empty());
+  EXPECT_EQ(value_of(routes.slice(6, 6)), value_of(Routes::empty(spec, 6)));
+}
+
 TEST(Routes, CountsByReason) {
   Table table;
   for (int reason = 0; reason < kNumReasons; ++reason) {

@@ -56,7 +56,8 @@ bool Gather::all_valid(const int64_t* slots, int64_t count, const Stamp* stamps)
   bool valid = true;
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t cutoff = std::max(store_cutoff, impl_->own_cutoff(slots[i]));
-    valid &= (impl_->plane.stamp_after_copy(slots[i]) == stamps[i]) & (step_of(stamps[i]) > cutoff);
+    valid &= impl_->plane.stamp_after_copy(slots[i]) == stamps[i];
+    valid &= step_of(stamps[i]) > cutoff;
   }
   return valid;
 }
@@ -69,7 +70,8 @@ void Gather::block(const int64_t* slots, int64_t count, std::byte* rows, Reason*
   for (int64_t i = 0; i < count; ++i) {
     stamps[i] = slots[i] < 0 ? 0 : plane.stamp(slots[i]);
     // Nothing is copied for a stamp that cannot count; whether the others do is judged behind the copy.
-    const bool may_count = (step_of(stamps[i]) - 1 < as_of_) & (version_of(stamps[i]) != kRefusedVersion);
+    bool may_count = step_of(stamps[i]) - 1 < as_of_;
+    may_count &= version_of(stamps[i]) != kRefusedVersion;
     wanted[static_cast<size_t>(i)] = may_count ? slots[i] : -1;
     num_wanted += may_count;
   }

@@ -40,8 +40,8 @@ Status Store::Impl::resolve(const Slots& slots, const char* name, int64_t first,
   slots.copy(first, count, out);
   bool all_in_range = true;
   for (int64_t i = 0; i < count; ++i) {
-    all_in_range &= (static_cast<uint64_t>(out[i]) < static_cast<uint64_t>(options.num_slots)) &
-                    (out[i] != options.pad_slot);
+    all_in_range &= static_cast<uint64_t>(out[i]) < static_cast<uint64_t>(options.num_slots);
+    all_in_range &= out[i] != options.pad_slot;
   }
   if (all_in_range) return {};
   for (int64_t i = 0; i < count; ++i) {

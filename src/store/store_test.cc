@@ -250,7 +250,7 @@ TEST_F(StoreStory, ASlotTakesOneRowAStep) {
   const std::vector<int64_t> second = {1};
   const std::vector<int64_t> target = {5};
   expect_ok(store->move(Slots(first), Slots(target), {.step = 2}));
-  expect_error(store->move(Slots(second), Slots(target), {.step = 2}), ErrorCode::kConflict, "to[0]");
+  expect_error(store->move(Slots(second), Slots(target), {.step = 2}), ErrorCode::kConflict, "target[0]");
   EXPECT_EQ(row_at(read(*store, {5}), 0), row_of(0));
   commit_rows(writer, {5}, {row_of(9)}, 0, 2);  // as the move's step: which row it is cannot be told
   EXPECT_EQ(reason_at(*store, 5), Reason::kRefused);

@@ -55,8 +55,9 @@ Status check_unwritten(const Store::Impl& impl, const std::vector<int64_t>& slot
                        uint64_t step) {
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < 0 || step_of(impl.plane.stamp(slots[i])) < step) continue;
-    return fail(ErrorCode::kConflict, "{}[{}]: expected a slot that was last written before step {}, got {}",
-                name, i, step, slots[i]);
+    return fail(ErrorCode::kConflict,
+                "{}[{}]: expected a slot that was last written before step {}, got slot {} of step {}", name,
+                i, step, slots[i], step_of(impl.plane.stamp(slots[i])));
   }
   return {};
 }
@@ -79,28 +80,28 @@ void place(Store::Impl& impl, std::vector<int64_t> slots, const std::byte* rows,
 
 }  // namespace
 
-Status Store::move(const Slots& from, const Slots& to, const WriteOptions& options) {
+Status Store::move(const Slots& source, const Slots& target, const WriteOptions& options) {
   Impl::Use use(*impl_);
   MOETAPE_TRY(use.check());
-  if (from.size() != to.size()) {
-    return fail(ErrorCode::kWrongShape, "to: expected {} slots, as many as from, got {}", from.size(),
-                to.size());
+  if (source.size() != target.size()) {
+    return fail(ErrorCode::kWrongShape, "target: expected {} slots, as many as source, got {}", source.size(),
+                target.size());
   }
-  MOETAPE_ASSIGN(const std::vector<int64_t> sources, impl_->resolved(from, "from"));
-  MOETAPE_ASSIGN(std::vector<int64_t> targets, impl_->resolved(to, "to"));
+  MOETAPE_ASSIGN(const std::vector<int64_t> sources, impl_->resolved(source, "source"));
+  MOETAPE_ASSIGN(std::vector<int64_t> targets, impl_->resolved(target, "target"));
   return guard_memory("move", [&]() -> Status {
-    MOETAPE_TRY(check_distinct(targets, "to"));
+    MOETAPE_TRY(check_distinct(targets, "target"));
     const int64_t row_bytes = impl_->spec.row_bytes();
-    MOETAPE_ASSIGN(Buffer rows, Buffer::allocate(from.size() * row_bytes));
+    MOETAPE_ASSIGN(Buffer rows, Buffer::allocate(source.size() * row_bytes));
     std::vector<Stamp> stamps(sources.size());
     std::vector<Reason> reasons(sources.size());
 
     std::lock_guard lock(impl_->host_mutex);
     MOETAPE_ASSIGN(const auto step, HostStep::open(*impl_, options));
-    MOETAPE_TRY(check_unwritten(*impl_, targets, "to", step->step()));
+    MOETAPE_TRY(check_unwritten(*impl_, targets, "target", step->step()));
     MOETAPE_ASSIGN(const Gather gather, Gather::begin(*impl_, static_cast<int64_t>(step->step())));
-    for (int64_t first = 0; first < from.size(); first += kBlockSlots) {
-      const int64_t count = std::min(kBlockSlots, from.size() - first);
+    for (int64_t first = 0; first < source.size(); first += kBlockSlots) {
+      const int64_t count = std::min(kBlockSlots, source.size() - first);
       gather.block(sources.data() + first, count, rows.mutable_data() + first * row_bytes,
                    reasons.data() + first, stamps.data() + first);
     }

@@ -83,7 +83,8 @@ class DictParser {
       int64_t dimension = -1;
       const char* const begin = text_.data() + next_;
       const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), dimension);
-      if (error != std::errc() || dimension < 0) return unexpected("a dimension below 2^63", next_);
+      const bool padded = end - begin > 1 && *begin == '0';
+      if (error != std::errc() || dimension < 0 || padded) return unexpected("a dimension below 2^63", next_);
       next_ += static_cast<size_t>(end - begin);
       dimensions.push_back(dimension);
       if (skip(',')) continue;

@@ -226,3 +226,15 @@ def test_numpy_and_torch_give_the_same() -> None:
     other = mt.Routes.from_ids(SPEC, torch.from_numpy(ids), tokens=torch.arange(5))
     assert one == other
     assert torch.from_numpy(one.ids.copy()).shape == (5, 3, 2)
+
+
+def test_masked_meta_and_sparse_arrays_are_refused_by_name() -> None:
+    _, rec = new_store()
+    masked = np.ma.masked_array([[0, 1]], mask=[[True, False]])  # type: ignore[no-untyped-call]
+    for ids, error, name in (
+        (masked, mt.WrongTypeError, "masked"),
+        (torch.empty((1, 2), dtype=torch.int64, device="meta"), mt.UnsupportedError, "meta"),
+        (torch.zeros((1, 2), dtype=torch.int64).to_sparse(), mt.UnsupportedError, "sparse"),
+    ):
+        with pytest.raises(error, match=f"ids: .*{name}"):
+            rec.capture(1, ids)

@@ -160,7 +160,7 @@ def test_versions_may_be_one_per_token() -> None:
     for versions in ([1, 2], []):
         rec.begin()
         capture_layers(rec, IDS)
-        with pytest.raises(mt.WrongShapeError, match=f"versions: expected 6, one per slot, got {len(versions)}"):
+        with pytest.raises(mt.WrongShapeError, match=f"expected 6, one per slot, got {len(versions)}"):
             rec.commit(range(6), version=versions)
         assert store.read(range(6)).missing == {"refused": 6}
     with pytest.raises(mt.NotCapturedError):  # a failed commit closes the step

@@ -109,7 +109,7 @@ Status Lane::check(int32_t layer, const IdsView& ids, int64_t offset) const {
   }
   if (offset > max_rows_ || ids.num_rows > max_rows_ - offset) {
     return fail(ErrorCode::kCapacity, "layer {}: needs {} rows, the lane has {} (max_rows)", layer,
-                offset + ids.num_rows, max_rows_);
+                static_cast<uint64_t>(offset) + static_cast<uint64_t>(ids.num_rows), max_rows_);
   }
   return {};
 }
