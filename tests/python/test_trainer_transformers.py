@@ -401,6 +401,38 @@ def test_bad_alignments_are_refused_before_anything_runs(model: Any) -> None:
         model(**batch, past_key_values=((),))
 
 
+def test_row_ids_behind_the_routes_are_refused_as_longer_sequences_are(model: Any) -> None:  # case I22
+    batch = {"input_ids": torch.tensor([[5, 9, 11, 40, 7, 0]])}
+    routes = [record(model, {"input_ids": batch["input_ids"][:, :3]})[0]]  # ends at 2
+    ids = np.array([[*mt.replay.row_ids(0, range(5)), -1]])
+    for positions in (ids, ids + 1000 * (ids > 0)):
+        refused(model, batch, mt.WrongShapeError, "up to 2 of sequence 0", routes, row_ids=positions)
+    refused(
+        model,
+        batch,
+        mt.MissingRowsError,
+        "got 3 without; the first is sequence 0 position 2",
+        routes,
+        row_ids=ids,
+        allow_short=True,
+        missing="error",
+    )
+    with attach(model).replay(routes, row_ids=ids, allow_short=True) as replay:
+        model(**batch)
+    assert replay.counts == Counts(replayed=2, beyond=3, padding=1)
+    with attach(model).replay(routes, row_ids=ids[:, :3], missing="error") as replay:
+        model(input_ids=batch["input_ids"][:, :3])
+    assert replay.counts == Counts(replayed=2, beyond=1)
+
+
+def test_routes_too_short_for_their_sequence_miss_rows(model: Any) -> None:
+    batch = {"input_ids": torch.tensor([[5, 9, 11, 40, 7]])}
+    routes = [record(model, batch)[0].slice(0, 2)]
+    options: dict[str, Any] = {"allow_short": True, "missing": "error"}
+    refused(model, batch, mt.MissingRowsError, "sequence 0 position 2", routes, **options)
+    refused(model, batch, mt.WrongTypeError, "allow_short: expected True or False", routes, allow_short="x")
+
+
 def test_routes_that_may_repeat_an_expert_are_refused(model: Any) -> None:
     batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
     spec = model_spec(model)

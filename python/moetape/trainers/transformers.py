@@ -92,10 +92,10 @@ class Session:
 
         Sequences are aligned by `attention_mask` [batch, tokens], by default the one that the forward gets
         (none = all tokens are real), or by `row_ids`, int64 [batch, length] or flat, cut from the batch by
-        the trainer's own code: (sequence + 1) << 32 | position, with 0 or -1 for padding. With a mask, routes
-        must end with the sequence or one token before; allow_short=True takes shorter ones.
-        missing="error" refuses positions inside or before the routes that have no valid row. Token ids that
-        routes carry are held against input_ids. All is checked before anything of the model runs.
+        the trainer's own code: (sequence + 1) << 32 | position, with 0 or -1 for padding. Routes must end with
+        the sequence or one token before; allow_short=True takes shorter ones. missing="error" refuses tokens
+        without a valid row, but for a last one that was never fed. Token ids that routes carry are held
+        against input_ids. All is checked before anything of the model runs.
         """
         return Replay(self, routes, attention_mask, row_ids, missing, allow_short)
 
@@ -255,6 +255,8 @@ class Replay:
             raise mt.InvalidArgumentError("replay: expected attention_mask or row_ids, got both")
         if missing not in ("live", "error"):
             raise mt.InvalidArgumentError(f"missing: expected 'live' or 'error', got {missing!r}")
+        if not isinstance(allow_short, bool):
+            raise mt.WrongTypeError(f"allow_short: expected True or False, got {allow_short!r}")
         self._session = session
         self._routes = _checked_routes(routes, session.spec)
         self._attention_mask = attention_mask
@@ -363,13 +365,22 @@ class Replay:
         live = use == mt.replay.LIVE
         sequence, position = (row_ids >> 32) - 1, row_ids & 0xFFFFFFFF
         ends = np.array([one.end for one in self._routes], dtype=np.int64)
-        beyond = live.copy()
+        beyond, behind_last = live.copy(), live.copy()
         beyond[live] = position[live] >= ends[sequence[live]]
+        behind_last[live] = position[live] > ends[sequence[live]]
         missing = live & ~beyond
-        if self._missing == "error" and missing.any():
-            row = int(np.flatnonzero(missing)[0])
+        if behind_last.any() and not self._allow_short:
+            row = int(np.flatnonzero(behind_last)[0])
+            end = ends[sequence[row]]
+            raise mt.WrongShapeError(
+                f"row_ids: expected positions up to {end} of sequence {sequence[row]}, whose routes end there, "
+                f"got {position[row]}; allow_short=True routes the rest live"
+            )
+        uncovered = missing | (beyond & np.isin(sequence, sequence[behind_last]))
+        if self._missing == "error" and uncovered.any():
+            row = int(np.flatnonzero(uncovered)[0])
             raise mt.MissingRowsError(
-                f"replay: expected a recorded row for every token, got {int(missing.sum())} without; "
+                f"replay: expected a recorded row for every token, got {int(uncovered.sum())} without; "
                 f"the first is sequence {sequence[row]} position {position[row]}"
             )
         return Counts(
