@@ -15,6 +15,7 @@ import transformers
 import moetape
 from engine_helpers import alone, assert_same_experts, assert_untouched, prompts
 from moetape.engines.transformers import record
+from moetape.engines.transformers.rows import Lease
 from tiny_models import KINDS, tiny
 from toy_moe import Router, toy
 
@@ -299,6 +300,40 @@ def test_refuses_models_that_cannot_be_recorded() -> None:
         record(transformers.SwitchTransformersForConditionalGeneration(switch))
     with pytest.raises(moetape.UnsupportedError, match="compiled"):
         record(torch.compile(toy(Router())))
+
+
+def compiled(model: Any, part: str) -> Any:
+    """What to call for a forward of which a part is compiled."""
+    if part == "layers":
+        for layer in model.model.layers:
+            layer.compile(backend="eager")
+        return model
+    if part == "caller":
+        return torch.compile(lambda ids, **options: model(ids, **options), backend="eager")
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.parametrize("part", ["model", "layers", "caller"])
+def test_compiled_parts_step_aside_while_recorded(part: str) -> None:
+    torch._dynamo.reset()
+    model, ids = tiny("qwen3_moe"), row(4)
+    call = compiled(model, part)
+    with torch.no_grad():
+        plain = call(ids, use_cache=False).logits
+        for seed in (1, 2):
+            with record(model) as recording:
+                assert torch.equal(call(ids, use_cache=False).logits, plain)
+                call(row(5, seed), use_cache=False)
+            first, second = recording.routes
+            assert_same_experts(first, alone(model, ids[0].tolist()))
+            assert_same_experts(second, alone(model, row(5, seed)[0].tolist()))
+            assert_untouched(model)
+        assert torch.equal(call(ids, use_cache=False).logits, plain)
+    torch._dynamo.reset()
+
+
+def test_a_lease_that_was_never_made_lets_go_of_nothing() -> None:
+    Lease.__new__(Lease).__del__()
 
 
 def test_nothing_recorded_is_an_empty_list() -> None:  # case J04

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any
 
+import torch
+
 from moetape import InvalidArgumentError
 
 _lock = RLock()
@@ -57,6 +59,7 @@ class Override:
             raise InvalidArgumentError(f"{self.__name__}: expected a living owner, got one that is gone")
         return types.MethodType(getattr(type(owner), self.__name__), owner)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         original, around = self.__wrapped__, self._around
         return original(*args, **kwargs) if around is None else around(original, *args, **kwargs)

@@ -43,16 +43,19 @@ class _Part:
 class Lease:
     """Keeps the slots of one forward; they are free again when the last holder lets go."""
 
+    _part: _Part | None = None
+
     def __init__(self, part: _Part, num_slots: int) -> None:
-        self._part = part
         self.recorder = part.recorder
         self.first = part.base + part.num_used
         self.base = part.base
         part.num_used += num_slots
         part.num_leases += 1
+        self._part = part
 
     def __del__(self) -> None:
-        self._part.num_leases -= 1
+        if self._part is not None:  # built to the end
+            self._part.num_leases -= 1
 
 
 class Pool:
