@@ -188,7 +188,7 @@ def test_wanted_chooses_prompts() -> None:  # case C19, case J04, case J09
     model, inputs = tiny("qwen3_moe"), prompts()
     with record(model, wanted=[True, False, True]) as recording:
         output = model.generate(**inputs, max_new_tokens=4, do_sample=True, num_return_sequences=2)
-        with pytest.raises(moetape.InvalidArgumentError, match="wanted: expected 2 flags.*, got 3"):
+        with pytest.raises(moetape.InvalidArgumentError, match=r"wanted: expected 2 flags.*, got 3"):
             model.generate(**prompts((3, 4)), max_new_tokens=4)
     fed = fed_of(output, inputs)
     kept = [None if routes is None else routes.tokens.tolist() for routes in recording.routes]

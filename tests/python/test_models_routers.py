@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
@@ -14,6 +16,39 @@ from tiny_models import KINDS, tiny
 from toy_moe import Router, toy
 
 MOE_LAYERS = {"deepseek_v2": [1, 2], "deepseek_v3": [1, 2], "glm4_moe": [1, 2], "qwen3_next": [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize("thing", [None, 3, "gpt2", nn.Linear], ids=str)
+def test_what_is_no_model_is_refused(thing: Any) -> None:
+    found = "the class Linear" if isinstance(thing, type) else type(thing).__name__
+    recorder = moetape.Recorder(moetape.Store(moetape.RouteSpec([0], 2, 8), num_slots=4), max_rows=4)
+    for refuse in (
+        models.find_routers,
+        models.spec_of,
+        lambda thing: models.bind(thing, recorder),
+        moetape.engines.transformers.record,
+        moetape.trainers.transformers.attach,
+    ):
+        with pytest.raises(moetape.WrongTypeError, match=rf"model: expected a torch.nn.Module, got {found}"):
+            refuse(thing)
+
+
+def test_other_arguments_of_a_wrong_kind_are_refused() -> None:
+    model = tiny("qwen3_moe")
+    with pytest.raises(moetape.WrongTypeError, match=r"router: expected a Router .*, got NoneType"):
+        models.interceptor(None)
+    with pytest.raises(moetape.WrongTypeError, match="recorder: expected a Recorder, got NoneType"):
+        models.bind(model, None)
+    session = moetape.trainers.transformers.attach(model)
+    for refuse in (
+        models.find_routers,
+        models.spec_of,
+        moetape.engines.transformers.record,
+        moetape.trainers.transformers.attach,
+    ):
+        with pytest.raises(moetape.WrongTypeError, match=r"excluded: expected a mapping .*, got list"):
+            refuse(model, excluded=[0])
+    session.detach()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,6 +24,7 @@ from moetape import (
     Recorder,
     SpecMismatchError,
 )
+from moetape.models.arguments import check, check_model
 from moetape.models.intercept import interceptor
 from moetape.models.routers import find_routers
 
@@ -60,6 +61,8 @@ def bind(model: nn.Module, recorder: Recorder, *, stack: str = "target", lane: L
     spec, NotCapturedError the layers of the spec that no module captures, AlreadyCapturedError a layer with
     two sources, ConflictError a source that is bound already.
     """
+    check_model(model)
+    check("recorder", recorder, Recorder, "a Recorder")
     spec = recorder.spec
     if stack != spec.stack:
         raise SpecMismatchError(

@@ -27,6 +27,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from moetape import ConflictError, InvalidArgumentError, UnsupportedError
+from moetape.models.arguments import check
 from moetape.models.override import Override
 from moetape.models.routers import Router
 
@@ -167,6 +168,7 @@ class Interceptor:
 
 def interceptor(router: Router) -> Interceptor:
     """The interceptor of a router's module; the same one as long as anything is attached to it."""
+    check("router", router, Router, "a Router of find_routers")
     with _lock:
         existing = _interceptors.get(router.module)
         if existing is None:

@@ -19,6 +19,7 @@ from typing import Any
 from torch import nn
 
 from moetape import InvalidArgumentError, RouteSpec, UnsupportedError, config
+from moetape.models.arguments import check_excluded, check_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +78,8 @@ def find_routers(
     has no router that is understood, for two routers in one layer, for routers in several layer stacks (pass
     the sub-module that is meant) and for layers of unequal top-k.
     """
+    check_model(model)
+    check_excluded(excluded)
     excluded = excluded or {}
     routers: dict[int, Router] = {}
     seen: dict[int, str] = {}

@@ -31,6 +31,7 @@ import torch
 
 import moetape as mt
 from moetape.models import Router, find_routers, interceptor, spec_of, spec_of_routers
+from moetape.models.arguments import check_excluded, check_model
 from moetape.models.forward import ForwardInputs
 from moetape.trainers import _alignment as alignment
 from moetape.trainers import _autograd as autograd
@@ -49,6 +50,8 @@ def attach(model: torch.nn.Module, *, excluded: Mapping[int, str] | None = None)
     Nothing of the model is changed outside of replay. Raises, by name, for routers that moetape.models does
     not understand and for dense models. The session does not keep the model alive.
     """
+    check_model(model)
+    check_excluded(excluded)
     known = _sessions.get(model)
     session = known() if known is not None else None
     if session is None:
@@ -92,10 +95,10 @@ class Session:
 
         Sequences are aligned by `attention_mask` [batch, tokens], by default the one that the forward gets
         (none = all tokens are real), or by `row_ids`, int64 [batch, length] or flat, cut from the batch by
-        the trainer's own code: (sequence + 1) << 32 | position, with 0 or -1 for padding. Routes must end with
-        the sequence or one token before; allow_short=True takes shorter ones. missing="error" refuses tokens
-        without a valid row, but for a last one that was never fed. Token ids that routes carry are held
-        against input_ids. All is checked before anything of the model runs.
+        the trainer's own code: (sequence + 1) << 32 | position, with 0 or -1 for padding. Routes must end
+        with the sequence or one token before; allow_short=True takes shorter ones. missing="error" refuses
+        tokens without a valid row, but for a last one that was never fed. Token ids that routes carry are
+        held against input_ids. All is checked before anything of the model runs.
         """
         return Replay(self, routes, attention_mask, row_ids, missing, allow_short)
 
@@ -373,8 +376,8 @@ class Replay:
             row = int(np.flatnonzero(behind_last)[0])
             end = ends[sequence[row]]
             raise mt.WrongShapeError(
-                f"row_ids: expected positions up to {end} of sequence {sequence[row]}, whose routes end there, "
-                f"got {position[row]}; allow_short=True routes the rest live"
+                f"row_ids: expected positions up to {end} of sequence {sequence[row]}, whose routes end "
+                f"there, got {position[row]}; allow_short=True routes the rest live"
             )
         uncovered = missing | (beyond & np.isin(sequence, sequence[behind_last]))
         if self._missing == "error" and uncovered.any():
@@ -401,8 +404,8 @@ def _checked_routes(routes: Sequence[mt.Routes], spec: mt.RouteSpec) -> list[mt.
             raise mt.SpecMismatchError(f"routes[{index}]: expected those of {spec}, got those of {one.spec}")
         if spec.distinct and not one.spec.distinct:
             raise mt.SpecMismatchError(
-                f"routes[{index}]: expected distinct ids, as the model's routers pick; got a spec that lets a "
-                "row repeat one"
+                f"routes[{index}]: expected distinct ids, as the model's routers pick; got a spec that lets "
+                "a row repeat one"
             )
     return list(routes)
 

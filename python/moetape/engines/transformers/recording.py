@@ -27,6 +27,7 @@ from moetape.engines.transformers.caches import Caches, length_of
 from moetape.engines.transformers.generation import Generation, refuse_unsupported
 from moetape.engines.transformers.inputs import NO_MASK_KNOWN, real_of, tokens_of
 from moetape.engines.transformers.rows import Batch, Flags, Pool, Tokens
+from moetape.models.arguments import check_model
 from moetape.models.forward import CACHE_NAMES, ForwardInputs
 
 
@@ -315,6 +316,7 @@ def _nothing() -> None:
 
 def _plain(model: Any) -> Any:
     """The module whose forward generate() calls, below an adapter's wrapper."""
+    check_model(model)
     if hasattr(model, "get_base_model"):
         model = model.get_base_model()
     if getattr(model, "_compiled_call_impl", None) is not None or type(model).__name__ == "OptimizedModule":
