@@ -25,6 +25,8 @@ def row_ids(sequence: int, positions: npt.ArrayLike) -> npt.NDArray[np.int64]:
     `sequence` is the index of its routes in what Plan.apply takes. Raises OutOfRangeError for a sequence
     outside [0, 2**31 - 1) or a position outside [0, 2**32), WrongTypeError for what is no integer.
     """
+    if isinstance(sequence, bool) or not isinstance(sequence, int | np.integer):
+        raise WrongTypeError(f"sequence: expected an integer, got {sequence!r}")
     if not 0 <= sequence < 2**31 - 1:
         raise OutOfRangeError(f"sequence: expected 0 to {2**31 - 2}, got {sequence}")
     places = np.asarray(positions)
@@ -32,4 +34,4 @@ def row_ids(sequence: int, positions: npt.ArrayLike) -> npt.NDArray[np.int64]:
         raise WrongTypeError(f"positions: expected integers, got {places.dtype}")
     if places.size and (places.min() < 0 or places.max() >= 2**32):
         raise OutOfRangeError(f"positions: expected 0 to {2**32 - 1}, got {places.min()} to {places.max()}")
-    return (np.int64(sequence + 1) << np.int64(32)) | places.astype(np.int64)
+    return (np.int64(int(sequence) + 1) << np.int64(32)) | places.astype(np.int64)

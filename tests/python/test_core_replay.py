@@ -28,6 +28,13 @@ def test_rows_of_a_rank_come_in_its_order() -> None:
     assert np.array_equal(ids[:, [7, 9]], IDS[[5, 7]].transpose(1, 0, 2))
 
 
+@pytest.mark.parametrize("sequence", [True, 1.0, "1", None, np.bool_(True), [1]], ids=repr)
+def test_a_sequence_is_an_integer(sequence: Any) -> None:
+    with pytest.raises(mt.WrongTypeError, match="sequence: expected an integer, got"):
+        row_ids(sequence, [0])
+    assert row_ids(np.uint8(255), [7]).tolist() == [256 << 32 | 7]
+
+
 def test_rows_of_no_record_are_distinct_and_spread() -> None:
     # case D10
     ids, uses = Plan.from_row_ids(np.zeros(12, np.int64)).apply([FIRST])

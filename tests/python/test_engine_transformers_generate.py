@@ -195,6 +195,17 @@ def test_wanted_chooses_prompts() -> None:  # case C19, case J04, case J09
     assert kept == [fed[0], fed[1], None, None, fed[4], fed[5]]
 
 
+@pytest.mark.parametrize("version", ["a", None, 1.0, True, [1]], ids=repr)
+def test_a_version_that_is_no_integer_is_refused_when_it_is_set(version: Any) -> None:
+    model = tiny("qwen3_moe")
+    with pytest.raises(moetape.WrongTypeError, match="version: expected an integer"):
+        record(model, version)
+    recording = record(model, np.int64(3))
+    with pytest.raises(moetape.WrongTypeError, match="version: expected an integer"):
+        recording.version = version
+    assert recording.version == 3
+
+
 @pytest.mark.parametrize("num_flags", [0, 1, 2, 3, 8])
 def test_wanted_of_another_length_is_refused(num_flags: int) -> None:  # case J09
     model, inputs = tiny("qwen3_moe"), prompts((3, 4, 5, 3))

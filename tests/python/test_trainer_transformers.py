@@ -443,6 +443,24 @@ def test_routes_that_may_repeat_an_expert_are_refused(model: Any) -> None:
     refused(model, batch, mt.SpecMismatchError, "distinct ids", [zeros])
 
 
+def test_a_lost_block_locks_nothing(model: Any) -> None:
+    batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
+    routes = record(model, batch)
+    plain = model(**batch).logits
+    session = attach(model)
+    for run_in_it in (False, True):
+        lost = session.replay(routes)
+        lost.__enter__()
+        if run_in_it:
+            model(**batch).logits.sum().backward()
+        del lost
+        assert num_intercepted() == 0
+        assert torch.equal(model(**batch).logits, plain)
+    with session.replay(routes) as replay:
+        assert torch.equal(model(**batch).logits, plain)
+    assert replay.counts.replayed == 3
+
+
 def test_a_block_without_a_forward_is_an_error(model: Any) -> None:  # case H10
     batch = {"input_ids": torch.tensor([[5, 9, 11, 40]])}
     routes = record(model, batch)

@@ -73,7 +73,7 @@ class Session:
         self._take(find_routers(model, excluded=excluded))
         self._current = Current()
         self._lock = threading.RLock()  # micro-batches end on any thread
-        self._block: Replay | None = None
+        self._block_thread: int | None = None  # of the open block; a lost block is not kept alive
         self._live: dict[int, weakref.ref[MicroBatch]] = {}
         self._undo: list[Callable[[], None]] = []
         self._detached = False
@@ -104,10 +104,10 @@ class Session:
 
     def detach(self) -> None:
         """End the session; attach() makes another. Refused in a block or while a micro-batch waits."""
-        if self._block is not None or self._live:
+        if self._block_thread is not None or self._live:
             raise mt.InvalidArgumentError(
                 f"detach: expected no replay in use, got {len(self._live)} micro-batches that wait for their "
-                f"backward{' and an open block' if self._block is not None else ''}"
+                f"backward{' and an open block' if self._block_thread is not None else ''}"
             )
         self._detached = True
         model = self._model()
@@ -115,16 +115,16 @@ class Session:
         if model is not None and known is not None and known() is self:
             del _sessions[model]
 
-    def _enter(self, block: Replay) -> torch.nn.Module:
+    def _enter(self) -> torch.nn.Module:
         model = self._model()
         if self._detached or model is None:
             why = "detached" if self._detached else "outlived by its model"
             raise mt.ClosedError(f"replay: expected an attached session, got one that was {why}")
-        if self._block is not None:
+        if self._block_thread is not None:
             raise mt.InvalidArgumentError("replay: expected one open block per model, got a second")
         self._renew_routers(model)
         with self._lock:
-            self._block = block
+            self._block_thread = threading.get_ident()
             try:
                 self._install(model)
             except BaseException:
@@ -153,7 +153,7 @@ class Session:
         self._take(routers)
 
     def _leave(self) -> None:
-        self._block = None
+        self._block_thread = None
         self._uninstall_if_idle()
 
     # The model is touched only while a block is open or a graph may recompute.
@@ -168,7 +168,7 @@ class Session:
 
     def _uninstall_if_idle(self) -> None:
         with self._lock:
-            if self._block is None and not self._live:
+            if self._block_thread is None and not self._live:
                 while self._undo:
                     self._undo.pop()()
 
@@ -187,7 +187,7 @@ class Session:
             return self._current.top
         if autograd.in_backward():
             return self._recomputed_by_hand()
-        if self._block is not None and self._block.thread == threading.get_ident():
+        if self._block_thread == threading.get_ident():
             raise mt.InvalidArgumentError(
                 "replay: expected routers to fire in one forward of the attached model, got one outside of it"
             )
@@ -243,7 +243,12 @@ class Session:
 
 
 class Replay:
-    """One block: one forward pass under replay. Made by Session.replay(); used once."""
+    """One block: one forward pass under replay. Made by Session.replay(); used once.
+
+    A block that was entered and is lost without being left ends as if left by an error.
+    """
+
+    _hooks: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -268,48 +273,57 @@ class Replay:
         self._allow_short = allow_short
         self._state: Literal["new", "open", "forward", "done"] = "new"
         self._micro_batch: MicroBatch | None = None
-        self._hooks: list[Any] = []
         self.counts = Counts()
-        self.thread = 0
 
     def __enter__(self) -> Replay:
         if self._state != "new":
             raise mt.InvalidArgumentError("replay: expected a new block, got a used one")
-        self.thread = threading.get_ident()
-        model = self._session._enter(self)
+        model = self._session._enter()
         self._state = "open"
         self._add_hooks(model)
         return self
 
     def _add_hooks(self, model: torch.nn.Module) -> None:
         attached = weakref.ref(model)  # a deep copy of the model shares the hooks, which are not meant for it
+        this = weakref.ref(self)  # whoever entered the block holds it, not the model
 
         def before(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-            if module is attached():
-                self._before_forward(module, args, kwargs)
+            block = this()
+            if block is not None and module is attached():
+                block._before_forward(module, args, kwargs)
 
         def after(module: torch.nn.Module, args: Any, output: Any) -> None:
-            if module is attached() and self._state == "forward":
-                self._after_forward(output)
+            block = this()
+            if block is not None and module is attached() and block._state == "forward":
+                block._after_forward(output)
 
-        self._hooks.append(model.register_forward_pre_hook(before, with_kwargs=True))
-        self._hooks.append(model.register_forward_hook(after, always_call=True))
+        self._hooks = [
+            model.register_forward_pre_hook(before, with_kwargs=True),
+            model.register_forward_hook(after, always_call=True),
+        ]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         was = self._state
-        if was == "forward":  # torch calls no hook after a KeyboardInterrupt
-            self._after_forward(None)
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        self._state = "done"
-        self._session._leave()
+        self._close()
         if kind is None and was == "open":
             raise mt.NotCapturedError(
                 "replay: expected one forward of the attached model in the block, got none"
             )
+
+    def __del__(self) -> None:
+        if self._hooks:  # entered and lost
+            self._close()
+
+    def _close(self) -> None:
+        if self._state == "forward":  # torch calls no hook after a KeyboardInterrupt
+            self._after_forward(None)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._state = "done"
+        self._session._leave()
 
     def _before_forward(self, model: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         if autograd.in_backward():

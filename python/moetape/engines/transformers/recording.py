@@ -87,6 +87,17 @@ class Recording:
         self._prepared_mask: Any = NO_MASK_KNOWN
 
     @property
+    def version(self) -> int:
+        """The policy version of the weights; set it when they change within the block."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        if isinstance(version, bool) or not isinstance(version, int | np.integer):
+            raise WrongTypeError(f"version: expected an integer, got {version!r}")
+        self._version = int(version)
+
+    @property
     def wanted(self) -> Flags | None:
         """One flag per prompt; None: all are wanted."""
         return self._flags
