@@ -5,7 +5,7 @@ A configuration is read under the names that models in use give to things; no fr
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def _loaded(config: object) -> object:
         raise InvalidArgumentError(
             f"config: expected a readable file, got {path}: {error.strerror}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptDataError(f"config: expected JSON in {path}, got {error}") from error
     if not isinstance(loaded, dict):
         raise CorruptDataError(f"config: expected a JSON object in {path}, got {type(loaded).__name__}")
@@ -193,9 +193,10 @@ class _Settings:
     def _listed_layers(self, num_layers: int) -> list[int] | None:
         name, listed = self._first(("moe_layers", "moe_layers_enum"))
         if isinstance(listed, str):
-            listed = [int(item) for item in listed.split(",") if item.strip().isdecimal()]
+            items = [item.strip() for item in listed.split(",")]
+            listed = [int(item) if item.isdecimal() else item for item in items if item]
         if listed is not None:
-            return sorted(_checked_int(name, layer) for layer in listed)
+            return sorted(_checked_layers(name, listed))
         frequencies = self._list("moe_layer_freq", num_layers)
         if frequencies is not None:
             return [layer for layer, frequency in enumerate(frequencies) if frequency]
@@ -216,7 +217,7 @@ class _Settings:
             return {layer for layer in chosen if (layer + 1) % interval == 0}
         if self._get("decoder_sparse_step") is not None or self._get("mlp_only_layers") is not None:
             step = self._positive("decoder_sparse_step")
-            return set(layers[step - 1 :: step]) - set(self._get("mlp_only_layers") or [])
+            return set(layers[step - 1 :: step]) - set(self._layers("mlp_only_layers"))
         return None
 
     def _dense_first_rule(self, num_layers: int) -> set[int] | None:
@@ -225,6 +226,10 @@ class _Settings:
             return None
         every = self._positive("moe_layer_freq")
         return {layer for layer in range(_checked_int(name, num_dense), num_layers) if layer % every == 0}
+
+    def _layers(self, name: str) -> list[int]:
+        value = self._get(name)
+        return [] if value is None else _checked_layers(name, value)
 
     def _positive(self, name: str) -> int:
         number = self._int(name, 1)
@@ -242,6 +247,12 @@ class _Settings:
         if len(different) != 1:
             raise UnsupportedError(f"config.{name}: expected the same for all MoE layers, got {list(value)}")
         return different.pop()
+
+
+def _checked_layers(name: str, value: object) -> list[int]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise UnsupportedError(f"config.{name}: expected a list of layers, got {value!r}")
+    return [_checked_int(name, layer) for layer in value]
 
 
 def _checked_int(name: str, value: object) -> int:

@@ -125,6 +125,12 @@ def test_dense_models_have_no_moe_layers() -> None:
         (dict(num_hidden_layers=None), "num_hidden_layers"),
         (dict(mlp_layer_types=["sparse"]), "mlp_layer_types: expected one item for each of 6"),
         (dict(decoder_sparse_step=0), "decoder_sparse_step"),
+        (dict(mlp_only_layers=["a"]), "mlp_only_layers: expected an integer, got 'a'"),
+        (dict(mlp_only_layers="0"), "mlp_only_layers: expected a list of layers, got '0'"),
+        (dict(mlp_only_layers=3), "mlp_only_layers: expected a list of layers, got 3"),
+        (dict(moe_layers=[1.0]), r"moe_layers: expected an integer, got 1\.0"),
+        (dict(moe_layers=3), "moe_layers: expected a list of layers, got 3"),
+        (dict(moe_layers_enum="1, x,"), "moe_layers_enum: expected an integer, got 'x'"),
         (
             dict(decoder_sparse_step=None, intermediate_size=64, moe_intermediate_size=16),
             "what tells MoE layers from dense ones",
@@ -149,6 +155,9 @@ def test_files_that_are_no_configurations(tmp_path: Path) -> None:
         mt.RouteSpec.from_config(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(mt.CorruptDataError, match="JSON object"):
+        mt.RouteSpec.from_config(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(mt.CorruptDataError, match="expected JSON"):
         mt.RouteSpec.from_config(tmp_path)
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(mt.CorruptDataError):
