@@ -97,7 +97,7 @@ class PlanWriter {
         type_(type),
         num_rows_(num_rows),
         out_(out),
-        list_bytes_(spec.top_k() * spec.id_bytes()),
+        list_bytes_(int64_t{spec.top_k()} * spec.id_bytes()),
         block_(list_bytes_),
         gathered_(scratch),
         rotated_(scratch + kBlockRows * list_bytes_),
