@@ -40,13 +40,6 @@ Status Commit::resolve(const Slots& slots) {
   MOETAPE_TRY(Store::Impl::check_size(slots, "slots"));
   slots_.resize(static_cast<size_t>(slots.size()));
   Status status = store.resolve(slots, "slots", 0, slots.size(), slots_.data());
-  if (!status) {
-    slots.copy(0, slots.size(), slots_.data());
-    for (int64_t& slot : slots_) {
-      const bool in_range = slot >= 0 && slot < store.options.num_slots && slot != store.options.pad_slot;
-      if (!in_range) slot = -1;
-    }
-  }
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i] < 0) continue;
     store.plane.expect(slots_[i]);

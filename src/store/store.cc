@@ -44,15 +44,17 @@ Status Store::Impl::resolve(const Slots& slots, const char* name, int64_t first,
     all_in_range &= out[i] != options.pad_slot;
   }
   if (all_in_range) return {};
+  Status status;
   for (int64_t i = 0; i < count; ++i) {
     if (out[i] >= 0 && out[i] < options.num_slots && out[i] != options.pad_slot) continue;
-    if (out[i] != -1 && out[i] != options.pad_slot) {
-      return fail(ErrorCode::kOutOfRange, "{}[{}]: expected a slot from 0 to {}, or -1 for no place; got {}",
-                  name, first + i, options.num_slots - 1, out[i]);
+    if (status && out[i] != -1 && out[i] != options.pad_slot) {
+      status =
+          fail(ErrorCode::kOutOfRange, "{}[{}]: expected a slot from 0 to {}, or -1 for no place; got {}",
+               name, first + i, options.num_slots - 1, out[i]);
     }
     out[i] = -1;
   }
-  return {};
+  return status;
 }
 
 uint64_t Store::Impl::cutoff(int64_t slot) const {

@@ -33,7 +33,8 @@ struct Store::Impl {
   };
   void leave() const;
 
-  // Slots [first, first + count) with "no place" as -1; kOutOfRange names the first slot that is neither.
+  // Slots [first, first + count) with "no place" as -1; kOutOfRange names the first slot that is neither;
+  // those are -1 as well.
   Status resolve(const Slots& slots, const char* name, int64_t first, int64_t count, int64_t* out) const;
   // The same for all of them; kOutOfMemory, and kInvalidArgument for more than kMaxSlotsPerCall.
   Result<std::vector<int64_t>> resolved(const Slots& slots, const char* name) const;
