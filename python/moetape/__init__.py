@@ -91,7 +91,7 @@ __all__ = [
     "stitch",
 ]
 
-_LAZY = ("engines", "models", "trainers")
+_LAZY = ("engines", "models", "synthetic", "trainers")
 
 __getattr__ = loader(__name__, _LAZY)
 
