@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,7 +131,20 @@ def python_room(module: str) -> Room | None:
 
 def imported_modules(tree: ast.AST, package: str) -> Iterator[str]:
     """Full names of what is imported, wherever the statement stands; `from a import b` gives a.b."""
-    for node in ast.walk(tree):
+    yield from imports_of(ast.walk(tree), package)
+
+
+def imported_when_loaded(tree: ast.AST, package: str) -> Iterator[str]:
+    """The same without what stands in functions."""
+    nodes = [tree]
+    for node in nodes:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            nodes.extend(ast.iter_child_nodes(node))
+    yield from imports_of(nodes, package)
+
+
+def imports_of(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -152,7 +165,9 @@ def python_faults(root: Path) -> list[str]:
         package = ".".join(parts[:-1])
         source = python_room(module)
         assert source is not None, place
-        for name in imported_modules(ast.parse(path.read_text()), package):
+        tree = ast.parse(path.read_text())
+        loaded = {name.split(".")[0] for name in imported_when_loaded(tree, package)}
+        for name in imported_modules(tree, package):
             target = python_room(name)
             top = name.split(".")[0]
             if target is not None:
@@ -162,6 +177,7 @@ def python_faults(root: Path) -> list[str]:
                 source.level <= outside["max_level"]
                 and top not in sys.stdlib_module_names
                 and top not in outside["allowed"]
+                and (top not in outside["optional"] or top in loaded)
             ):
                 faults.append(f"{place}: {source.name} (level {source.level}) imports {top} from outside")
     return faults
@@ -246,6 +262,8 @@ def test_checker_refuses_build_targets(tmp_path, rooms, depends, message):
         ("__init__.py", "def f():\n    from . import engines", "moetape (level 5) reaches moetape.engines"),
         ("values.py", "from .trainers.verl import x", "moetape (level 5) reaches moetape.trainers.verl.x"),
         ("values.py", "import torch.nn", "imports torch from outside"),
+        ("values.py", "def f():\n    import torch", "imports torch from outside"),
+        ("values.py", "try:\n    import pyarrow\nexcept ImportError: pass", "imports pyarrow from outside"),
         (
             "models/routers.py",
             "from ..engines import x",
@@ -268,6 +286,7 @@ def test_checker_accepts_imports_downwards(tmp_path):
     files = {
         "python/moetape/__init__.py": "import numpy as np\nfrom ._core import Store\nfrom . import values\n",
         "python/moetape/models/__init__.py": "import torch\nfrom moetape import Store\nfrom . import x\n",
+        "python/moetape/values.py": "def f():\n    import pyarrow.parquet\n",
         "python/moetape/engines/transformers.py": "import transformers\nfrom ..models import routers\n",
     }
     assert python_faults(plant(tmp_path, files)) == []

@@ -7,8 +7,8 @@
     routes = store.read(slots)
     text = moetape.encode(routes, "sglang")
 
-Importing moetape imports neither torch nor an engine; moetape.models, moetape.engines and moetape.trainers
-are loaded when they are first used.
+Importing moetape imports neither torch nor an engine; moetape.models, moetape.engines, moetape.trainers,
+moetape.synthetic and moetape.arrow are loaded when they are first used.
 """
 
 from moetape import layout, replay
@@ -91,7 +91,7 @@ __all__ = [
     "stitch",
 ]
 
-_LAZY = ("engines", "models", "synthetic", "trainers")
+_LAZY = ("arrow", "engines", "models", "synthetic", "trainers")
 
 __getattr__ = loader(__name__, _LAZY)
 
