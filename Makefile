@@ -21,7 +21,7 @@ COMPILE := cmake --build --parallel $(JOBS) --preset
 CTEST := ctest --no-tests=error --parallel $(JOBS) --preset
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8
 
-CXX_FILES = $(shell find include src python/bindings tests bench examples engines -name '*.h' -o -name '*.cc' 2>/dev/null)
+CXX_FILES = $(shell find include src python/bindings cli tests bench examples engines -name '*.h' -o -name '*.cc' 2>/dev/null)
 BENCH_ENV := GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000
 
 .PHONY: help setup configure python build demo test test-release test-python asan tsan nightly bench lint tidy format clean distclean

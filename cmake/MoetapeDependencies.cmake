@@ -23,6 +23,17 @@ add_library(moetape_external_xxhash INTERFACE)
 target_include_directories(moetape_external_xxhash SYSTEM INTERFACE "${MOETAPE_XXHASH_INCLUDE_DIR}")
 target_compile_definitions(moetape_external_xxhash INTERFACE XXH_INLINE_ALL)
 
+if(MOETAPE_BUILD_CLI)
+  find_package(CLI11 REQUIRED)
+  find_package(nlohmann_json 3.11 REQUIRED)
+
+  add_library(moetape_external_cli11 INTERFACE)
+  target_link_libraries(moetape_external_cli11 INTERFACE CLI11::CLI11)
+
+  add_library(moetape_external_json INTERFACE)
+  target_link_libraries(moetape_external_json INTERFACE nlohmann_json::nlohmann_json)
+endif()
+
 if(MOETAPE_BUILD_TESTS)
   find_package(GTest REQUIRED)
   find_package(rapidcheck REQUIRED)

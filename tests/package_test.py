@@ -26,6 +26,7 @@ def test_installed_library_is_found_and_runs(tmp_path):
     )
     run("cmake", "--build", build)
     assert run(build / "consumer").splitlines()[-1] == "consumer: ok"
+    assert run(prefix / "bin/moetape", "--version").startswith("moetape ")
     assert not list(prefix.rglob("*_test*")), "tests are installed"
 
 
@@ -51,6 +52,7 @@ def test_wheel_works_without_torch_and_cuda(tmp_path):
     run(python, "-m", "pip", "install", "--quiet", wheel, env=clean, cwd=tmp_path)
     installed = run(python, "-m", "pip", "list", "--format=freeze", env=clean, cwd=tmp_path)
     assert "torch" not in installed
+    assert run(environment / "bin/moetape", "--version", env=clean).startswith("moetape ")
     script = ROOT / "tests/package/consumer.py"
     assert run(python, script, env=clean, cwd=tmp_path).splitlines()[-1] == "consumer: ok"
 

@@ -1,0 +1,70 @@
+// Console: what the terminal is, and the one way out of the program. Used by one thread.
+//
+// Results go to standard output, everything else to standard error. Colours and progress appear on terminals
+// only; NO_COLOR and TERM=dumb switch colours off. A reader that closes the pipe is no error: what is printed
+// from then on is dropped.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace moetape::cli {
+
+enum class Style : uint8_t { kPlain, kHeading, kGood, kBad };
+
+class Console {
+ public:
+  Console();
+
+  void print(std::string_view text);
+  // Refuses if what was printed could not be written.
+  void flush();
+  // "moetape: <message>" on standard error.
+  void complain(std::string_view message);
+
+  std::string styled(Style style, std::string_view text) const;
+
+  bool output_is_terminal() const { return output_is_terminal_; }
+  bool shows_progress() const { return shows_progress_; }
+
+ private:
+  void fail();
+
+  bool output_is_terminal_;
+  bool shows_progress_;
+  bool colours_;
+  bool closed_ = false;
+};
+
+// Text for a terminal: control characters, which may come from a file, as \x1b and the like.
+std::string printable(std::string_view text);
+
+// Ctrl-C and SIGTERM end the program between two pieces of work, so that nothing half-written stays; a second
+// one ends it at once.
+void catch_interrupts();
+class Interrupted {};
+// Ends the program as the signal would have, had nobody caught it.
+[[noreturn]] void end_by_interrupt();
+
+// A bar on standard error, for work of `total` pieces. Throws Interrupted from advance().
+class Progress {
+ public:
+  Progress(const Console& console, std::string_view what, int64_t total);
+  ~Progress();  // takes the bar away
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void advance(int64_t pieces = 1);
+
+ private:
+  void draw(int per_mille) const;
+
+  bool shown_;
+  std::string what_;
+  int64_t total_;
+  int64_t done_ = 0;
+  int drawn_ = -1;  // per mille
+};
+
+}  // namespace moetape::cli
