@@ -12,7 +12,8 @@ void name_public_modules(nb::module_& m) {
     if (!PyType_Check(value.ptr())) continue;
     const std::string_view name = nb::cast<const char*>(key);
     const bool is_layout = name == "Layout" || name == "IdMap";
-    value.attr("__module__") = is_layout ? "moetape.layout" : name == "Plan" ? "moetape.replay" : "moetape";
+    const bool is_replay = name == "Plan" || name == "RowIds";
+    value.attr("__module__") = is_layout ? "moetape.layout" : is_replay ? "moetape.replay" : "moetape";
   }
 }
 
@@ -29,6 +30,8 @@ NB_MODULE(_moetape, m) {
   moetape::bindings::bind_store(m);
   moetape::bindings::bind_recorder(m);
   moetape::bindings::bind_wire(m);
+  moetape::bindings::bind_row_ids(m);
+  moetape::bindings::bind_pipeline(m);
   moetape::bindings::bind_replay(m);
   name_public_modules(m);
 }

@@ -26,6 +26,23 @@ std::vector<Routes> RoutesListArg::get(const char* name) const {
   return result;
 }
 
+std::vector<RowSpan> RowSpansArg::get(const char* name) const {
+  std::vector<RowSpan> result;
+  for (const nb::object& item : items(object, name, "a list of (sequence, start, end)")) {
+    const std::string item_name = fmt::format("{}[{}]", name, result.size());
+    if (!PyTuple_Check(item.ptr()) || nb::len(item) != 3) {
+      raise_wrong_type(item_name.c_str(), "(sequence, start, end)", item);
+    }
+    int64_t numbers[3];
+    for (size_t i = 0; i < 3; ++i) {
+      const nb::object number = item[i];
+      numbers[i] = IntArg{{number}}.get(item_name.c_str());
+    }
+    result.push_back({numbers[0], numbers[1], numbers[2]});
+  }
+  return result;
+}
+
 std::vector<Capture> CapturesArg::get(const char* name) const {
   std::vector<Capture> result;
   for (const nb::object& item : items(object, name, "a list of (Routes, sampled_from)")) {

@@ -642,6 +642,108 @@ def decode(data: str | bytes | numpy.typing.ArrayLike, dialect: str, *, spec: Ro
     Routes.from_ids; a column of a dense layer must be zero. Long calls release the GIL.
     """
 
+class RowIds:
+    """
+    Whose token stands at which row of a batch: int64 row ids, (sequence + 1) << 32 | position, 0 for padding.
+
+    For whoever must know a rank's rows before the trainer's own code has cut them: to fetch them, or to pack
+    micro-batches. Rows stand in segments, at first one for each sequence. Every method gives a new RowIds, and they are
+    called in the order in which the trainer does the same to its tokens. A value; any thread.
+    """
+
+    @staticmethod
+    def from_lengths(lengths: numpy.typing.ArrayLike) -> RowIds:
+        """
+        One segment for each sequence, of all its positions. Raises InvalidArgumentError for a length below 0.
+        """
+
+    @staticmethod
+    def from_cu_seqlens(cu_seqlens: numpy.typing.ArrayLike) -> RowIds:
+        """The same from the offsets of packed sequences, [0, ascending ...]."""
+
+    @staticmethod
+    def from_spans(spans: Iterable[tuple[int, int, int]]) -> RowIds:
+        """One segment for each (sequence, start, end), positions [start, end)."""
+
+    def take(self, segments: numpy.typing.ArrayLike) -> RowIds:
+        """These segments in this order: a micro-batch."""
+
+    def pad_each(self, multiple: int, side: str = 'right') -> RowIds:
+        """Each segment padded to a multiple. side: 'right' or 'left'."""
+
+    def pad_each_to(self, lengths: int | numpy.typing.ArrayLike, side: str = 'right') -> RowIds:
+        """
+        Each segment padded to a length, one for all or one for each. Raises WrongShapeError for a longer one.
+        """
+
+    def zigzag_each(self, size: int, rank: int) -> RowIds:
+        """
+        Context parallelism: of 2 * size equal parts of each segment, part rank and part 2 * size - 1 - rank.
+        Raises WrongShapeError for a segment that has no such parts; one rank takes all.
+        """
+
+    def split_each(self, size: int, rank: int) -> RowIds:
+        """Context parallelism: part rank of size equal parts of each segment."""
+
+    def pad(self, multiple: int) -> RowIds:
+        """
+        All rows padded to a multiple, behind the last; the last segment takes the padding in.
+        """
+
+    def pad_to(self, num_rows: int) -> RowIds:
+        """All rows padded to this number."""
+
+    def split(self, size: int, rank: int) -> RowIds:
+        """
+        Part rank of size equal parts of all rows: sequence parallelism, and context parallelism that cuts the
+        joined batch. Raises WrongShapeError if there are no such parts.
+        """
+
+    def sequence_major(self) -> RowIds:
+        """
+        From row b * S + s to row s * B + b, as megatron-core's routers see a padded batch. Raises
+        WrongShapeError for segments of different lengths.
+        """
+
+    def gather(self, index: numpy.typing.ArrayLike) -> RowIds:
+        """Row i is row index[i] of these, or padding for -1."""
+
+    @property
+    def ids(self) -> numpy.typing.NDArray[numpy.int64]:
+        """The row ids, a new int64 array [num_rows]."""
+
+    @property
+    def offsets(self) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Segment i is rows [offsets[i], offsets[i + 1]): the cu_seqlens of these rows.
+        """
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def num_segments(self) -> int: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+def pipeline_chunks(num_layers: int, size: int, *, virtual_size: int = 1, first: int | None = None, last: int | None = None, embedding: bool = False, loss: bool = False) -> list[int]:
+    """
+    Layers of every pipeline chunk, in the model's order, as megatron-core cuts. size: ranks; virtual_size:
+    chunks a rank; first, last: layers of the first and last rank where they differ; embedding, loss: each
+    counts as a layer. Raises InvalidArgumentError where it does not come out even.
+    """
+
+def pipeline_layers(spec: RouteSpec, chunks: numpy.typing.ArrayLike, size: int, rank: int, virtual_stage: int | None = None) -> list[int]:
+    """
+    The spec's layers that a rank holds, in all its chunks or in one virtual stage, ascending: for
+    Plan.from_row_ids. chunks: layers of every chunk, as pipeline_chunks gives them; chunk v * size + rank is
+    virtual stage v of the rank.
+    """
+
 class Plan:
     """
     The rows that one rank's routers need, cut by the trainer's own slicing. A value; any thread.
@@ -653,18 +755,20 @@ class Plan:
         The plan of the rows that a rank holds.
 
         row_ids: int64, one-dimensional: (sequence + 1) << 32 | position, cut by the code that cuts the tokens; 0 and -1 are
-        padding. int32 is refused (WrongTypeError), since ids do not fit. layers: 0-based global indices in the order in which
-        apply gives them; default: all of the spec's. Raises InvalidArgumentError for an id that is neither, or stands twice.
+        padding. int32 is refused (WrongTypeError), since ids do not fit. Or a RowIds. layers: 0-based global indices in the
+        order in which apply gives them, none of them for a stage of dense layers; default: all of the spec's. Raises InvalidArgumentError for an id that is neither, or stands twice.
         """
 
-    def apply(self, sources: Iterable[Routes], dtype: object = 'int64', out: numpy.typing.ArrayLike | None = None) -> tuple[numpy.typing.NDArray[numpy.integer], numpy.typing.NDArray[numpy.uint8]]:
+    def apply(self, sources: Iterable[Routes], dtype: object = 'int64', out: numpy.typing.ArrayLike | None = None, first_expert: int = 0) -> tuple[numpy.typing.NDArray[numpy.integer], numpy.typing.NDArray[numpy.uint8]]:
         """
         (ids, uses): ids [layers, rows, top_k] of `dtype`, uses uint8 [rows].
 
         sources[s] holds sequence s. uses says for each row FILL (padding), REPLAYED or LIVE (no record: the router decides);
         ids of the last and first kind are rotating distinct ones. dtype: int16, int32, int64, or an unsigned type that holds
-        the ids, by name or as NumPy's or torch's. out: a writable C-order array of that shape and type to write into. Raises SpecMismatchError, and
-        OutOfRangeError for a sequence without a source or a layer not recorded. Long calls release the GIL.
+        the ids, by name or as NumPy's or torch's. out: a writable C-order array of that shape and type to write into.
+        first_expert: where the rotation begins; a different one for plans that are applied side by side keeps their padding
+        from loading the same experts. Raises SpecMismatchError, and OutOfRangeError for a sequence without a source or a layer
+        not recorded. Long calls release the GIL.
         """
 
     def needs(self) -> list[tuple[int, int, int]]:
@@ -672,19 +776,40 @@ class Plan:
         [(sequence, start, end)]: the smallest spans of positions that cover what this rank needs.
         """
 
-    def verify(self, sources: Iterable[Routes], tokens: numpy.typing.ArrayLike) -> None:
+    def verify(self, sources: Iterable[Routes], tokens: numpy.typing.ArrayLike) -> int:
         """
-        Proves the alignment: tokens[i] is the token at row i of this rank. Raises ConflictError naming the
-        first row whose source has another token there. Sources without tokens and padding prove nothing.
+        The number of rows whose alignment this proves: tokens[i] is the token at row i of this rank. Raises
+        ConflictError naming the first row whose source has another token there. Sources without tokens,
+        positions outside them, and padding prove nothing.
         """
+
+    def expert_load(self, sources: Iterable[Routes]) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        How many recorded rows each expert will get, int64 [layers, num_experts], before the step: to pack
+        micro-batches. Rows without a record are not counted.
+        """
+
+    @property
+    def row_ids(self) -> numpy.typing.NDArray[numpy.int64]:
+        """What the plan was made from, padding as 0; a new array."""
 
     @property
     def num_rows(self) -> int:
         """Rows of this rank."""
 
     @property
-    def layers(self) -> list[int]:
-        """Global layers in the order of apply; empty = all of the spec's."""
+    def layers(self) -> list[int] | None:
+        """Global layers in the order of apply; None = all of the spec's."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+    def __getstate__(self) -> tuple[Any, ...]: ...
+
+    def __setstate__(self, arg: tuple[Any, ...], /) -> None: ...
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
 FILL: int = 0
 

@@ -8,15 +8,32 @@ holds is its plan:
     ids, uses = plan.apply([routes])
 
 `ids` is [layers, rows, top_k]; `uses` says of each row whether it is FILL, REPLAYED or LIVE.
+
+RowIds makes the same array from the lengths of the sequences and the set-up, for whoever must know a rank's
+rows before the trainer's code has run:
+
+    rows = moetape.replay.RowIds.from_lengths([10, 7]).pad_each(4).zigzag_each(size=2, rank=0)
+    chunks = moetape.replay.pipeline_chunks(61, size=4, first=16, last=13)
+    plan = Plan.from_row_ids(rows, layers=moetape.replay.pipeline_layers(spec, chunks, size=4, rank=1))
+    plan.needs()                                    # what to fetch, [(sequence, start, end)]
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from moetape._moetape import FILL, LIVE, REPLAYED, Plan
+from moetape._moetape import FILL, LIVE, REPLAYED, Plan, RowIds, pipeline_chunks, pipeline_layers
 from moetape.errors import OutOfRangeError, WrongTypeError
 
-__all__ = ["FILL", "LIVE", "REPLAYED", "Plan", "row_ids"]
+__all__ = [
+    "FILL",
+    "LIVE",
+    "REPLAYED",
+    "Plan",
+    "RowIds",
+    "pipeline_chunks",
+    "pipeline_layers",
+    "row_ids",
+]
 
 
 def row_ids(sequence: int, positions: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -6,9 +6,8 @@
 #include "base/checked.h"
 #include "base/fail.h"
 #include "moetape/buffer.h"
-#include "moetape/replay.h"
 #include "replay/rotation.h"
-#include "routes/spec_check.h"
+#include "replay/sources.h"
 #include "simd/narrow.h"
 #include "simd/widen.h"
 
@@ -91,7 +90,7 @@ Status check_type(IntType type, const RouteSpec& spec) {
 class PlanWriter {
  public:
   PlanWriter(const RouteSpec& spec, std::span<const int32_t> columns, IntType type, int64_t num_rows,
-             std::byte* out, std::byte* scratch)
+             int64_t first_expert, std::byte* out, std::byte* scratch)
       : spec_(spec),
         columns_(columns),
         type_(type),
@@ -101,8 +100,8 @@ class PlanWriter {
         block_(list_bytes_),
         gathered_(scratch),
         rotated_(scratch + kBlockRows * list_bytes_),
-        fill_(fill_experts(spec, type), spec.top_k()),
-        live_(fill_experts(spec, type), spec.top_k()) {}
+        fill_(make_rotation(spec, type, first_expert)),
+        live_(fill_) {}
 
   static int64_t scratch_bytes(const RouteSpec& spec) {
     return 2 * kBlockRows * spec.top_k() * spec.id_bytes();
@@ -131,8 +130,10 @@ class PlanWriter {
   }
 
  private:
-  static int32_t fill_experts(const RouteSpec& spec, IntType type) {
-    return static_cast<int32_t>(std::min<int64_t>(spec.num_experts(), experts_that_fit(type)));
+  static Rotation make_rotation(const RouteSpec& spec, IntType type, int64_t first_expert) {
+    const int64_t num_experts = std::min<int64_t>(spec.num_experts(), experts_that_fit(type));
+    return Rotation(static_cast<int32_t>(num_experts), spec.top_k(),
+                    static_cast<int32_t>(first_expert % num_experts));
   }
 
   Status rotate(Rotation& rotation) {
@@ -172,27 +173,16 @@ class PlanWriter {
 
 }  // namespace
 
-Result<std::vector<int32_t>> Plan::columns(const RouteSpec& spec) const {
-  std::vector<int32_t> columns;
-  for (const int32_t layer : layers_.empty() ? spec.layers() : layers()) {
-    MOETAPE_ASSIGN(const int32_t column, spec.column_of(layer));
-    columns.push_back(column);
-  }
-  return columns;
-}
-
 Result<int32_t> Plan::apply(std::span<const Routes> sources, IntType type, std::span<std::byte> out,
-                            std::span<RowUse> uses) const {
-  if (sources.empty()) return fail(ErrorCode::kInvalidArgument, "sources: expected one or more, got none");
-  MOETAPE_TRY(check_sources(sources));
-  const RouteSpec& spec = sources.front().spec();
-  for (size_t i = 1; i < sources.size(); ++i) {
-    MOETAPE_TRY(check_same_spec(fmt::format("sources[{}]", i), spec, sources[i].spec()));
-  }
+                            std::span<RowUse> uses, int64_t first_expert) const {
+  MOETAPE_ASSIGN(const Sources found, find_sources(sources));
+  const RouteSpec& spec = found.spec;
   MOETAPE_TRY(check_type(type, spec));
-  MOETAPE_ASSIGN(const std::vector<int32_t> columns, this->columns(spec));
+  if (first_expert < 0) {
+    return fail(ErrorCode::kOutOfRange, "first_expert: expected 0 or more, got {}", first_expert);
+  }
 
-  const auto num_columns = static_cast<int64_t>(columns.size());
+  const auto num_columns = static_cast<int64_t>(found.columns.size());
   const int64_t row_bytes = num_columns * spec.top_k() * int_type_bytes(type);
   const std::optional<int64_t> bytes = checked_multiply(num_rows_, row_bytes);
   if (!bytes || out.size() < static_cast<size_t>(*bytes)) {
@@ -205,7 +195,7 @@ Result<int32_t> Plan::apply(std::span<const Routes> sources, IntType type, std::
   }
 
   MOETAPE_ASSIGN(Buffer scratch, Buffer::allocate(PlanWriter::scratch_bytes(spec)));
-  PlanWriter writer(spec, columns, type, num_rows_, out.data(), scratch.mutable_data());
+  PlanWriter writer(spec, found.columns, type, num_rows_, first_expert, out.data(), scratch.mutable_data());
   int64_t row = 0;
   const auto fill_to = [&](int64_t end) -> Status {
     for (; row < end; ++row) {
@@ -214,9 +204,10 @@ Result<int32_t> Plan::apply(std::span<const Routes> sources, IntType type, std::
     }
     return {};
   };
-  for (const Run& run : runs_) {
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    const Run& run = runs_[i];
     MOETAPE_TRY(fill_to(run.row));
-    const Routes& source = sources[static_cast<size_t>(run.sequence)];
+    const Routes& source = found.routes[static_cast<size_t>(found.of_run[i])];
     const std::byte* ids = source.ids().data();
     const std::span<const Reason> reasons = source.reasons();
     for (int64_t position = run.start; position < run.start + run.count; ++position, ++row) {

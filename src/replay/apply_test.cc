@@ -118,6 +118,32 @@ TEST(PlanApply, PaddingBetweenOtherRowsLoadsAllExpertsAlike) {
   }
 }
 
+// case D10: plans side by side begin at different experts.
+TEST(PlanApply, PaddingBeginsAtTheExpertAskedFor) {
+  const auto routes = std::vector{*Routes::empty(small_spec(), 0)};
+  const Ids from_six = run(make_plan({0, 0, -1}), routes, 6).ids;
+  EXPECT_THAT(std::span(from_six).first(6), ElementsAre(6, 7, 0, 1, 2, 3));
+  EXPECT_EQ(run(make_plan({0, 0, -1}), routes, 14).ids, from_six);
+  std::vector<int> load(8);
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const Applied applied = run(make_plan({0}), routes, rank * 2);
+    for (const int64_t expert : applied.at(0, 0)) ++load[static_cast<size_t>(expert)];
+  }
+  EXPECT_THAT(load, testing::Each(1));
+  std::vector<std::byte> out(1000);
+  std::vector<RowUse> uses(1);
+  expect_error(make_plan({0}).apply(routes, IntType::kInt64, out, uses, -1), ErrorCode::kOutOfRange,
+               "first_expert");
+}
+
+// case G01
+TEST(PlanApply, AStageOfDenseLayersGetsNoIds) {
+  const auto routes = std::vector{random_routes(small_spec(), 0, 2, 13)};
+  const Applied applied = run(make_plan({row_id(0, 1), 0}, std::vector<int32_t>()), routes);
+  EXPECT_THAT(applied.ids, IsEmpty());
+  EXPECT_THAT(applied.uses, ElementsAre(RowUse::kReplayed, RowUse::kFill));
+}
+
 // case I21
 TEST(PlanApply, NoRowHoldsAnExpertTwice) {
   constexpr int64_t kRows = 100'000;
@@ -165,12 +191,12 @@ TEST(PlanApply, RepeatedIdsNeverBecomeASource) {
 TEST(PlanApply, LayersAreGlobal) {
   const RouteSpec spec = make_spec({.layers = {3, 4, 5}, .top_k = 1, .num_experts = 8, .num_layers = 6});
   const auto routes = std::vector{make_routes(spec, {5, 6, 7})};
-  EXPECT_THAT(run(make_plan({row_id(0, 0)}, {4}), routes).ids, ElementsAre(6));
-  EXPECT_THAT(run(make_plan({row_id(0, 0)}, {5, 3}), routes).ids, ElementsAre(7, 5));
+  EXPECT_THAT(run(make_plan({row_id(0, 0)}, {{4}}), routes).ids, ElementsAre(6));
+  EXPECT_THAT(run(make_plan({row_id(0, 0)}, {{5, 3}}), routes).ids, ElementsAre(7, 5));
 
   Ids ids(2);
   std::vector<RowUse> uses(1);
-  const auto written = make_plan({row_id(0, 0)}, {1})
+  const auto written = make_plan({row_id(0, 0)}, {{1}})
                            .apply(routes, IntType::kInt64, std::as_writable_bytes(std::span(ids)), uses);
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error().code, ErrorCode::kOutOfRange);
@@ -184,7 +210,7 @@ TEST(PlanApply, WidensOnlyTheLayersOfThisRank) {
   const auto routes = std::vector{random_routes(spec, 0, 1000, 9)};
   EXPECT_EQ(routes[0].ids().size(), 384'000u);
 
-  const Plan plan = make_plan(sequence_ids(0, 1000, 1000), {layers.begin() + 12, layers.begin() + 24});
+  const Plan plan = make_plan(sequence_ids(0, 1000, 1000), {{layers.begin() + 12, layers.begin() + 24}});
   std::vector<int32_t> out(96'000 + 1, -7);
   std::vector<RowUse> uses(1000);
   const auto bytes = std::as_writable_bytes(std::span(out));
@@ -286,12 +312,18 @@ RC_GTEST_PROP(PlanRandom, AgreesWithADictionary, ()) {
   row_ids.insert(row_ids.end(), static_cast<size_t>(draw(30)), -draw(2));
   if (draw(2) == 0) std::ranges::shuffle(row_ids, random);
   row_ids.resize(static_cast<size_t>(draw(std::ssize(row_ids) + 1)));
-  std::vector<int32_t> layers = moe_layers;
-  std::ranges::shuffle(layers, random);
-  layers.resize(static_cast<size_t>(draw(std::ssize(layers) + 1)));
+  std::vector<int32_t> wanted = moe_layers;
+  std::ranges::shuffle(wanted, random);
+  wanted.resize(static_cast<size_t>(draw(std::ssize(wanted) + 1)));
+  std::optional<std::vector<int32_t>> layers = wanted;
+  if (draw(4) == 0) {
+    layers.reset();
+    wanted = moe_layers;
+  }
 
-  const Applied applied = run(make_plan(row_ids, layers), sources);
-  const auto wanted = layers.empty() ? moe_layers : layers;
+  const Plan plan = make_plan(row_ids, layers);
+  const Applied applied = run(plan, sources, draw(600));
+  std::vector<int64_t> load(wanted.size() * static_cast<size_t>(num_experts));
   for (int64_t layer = 0; layer < std::ssize(wanted); ++layer) {
     const auto column =
         std::ranges::find(moe_layers, wanted[static_cast<size_t>(layer)]) - moe_layers.begin();
@@ -303,6 +335,7 @@ RC_GTEST_PROP(PlanRandom, AgreesWithADictionary, ()) {
         const auto first = found->second.begin() + column * top_k;
         RC_ASSERT(use == RowUse::kReplayed);
         RC_ASSERT(got == Ids(first, first + top_k));
+        for (const int64_t expert : got) ++load[static_cast<size_t>(layer * num_experts + expert)];
       } else {
         RC_ASSERT(use == (id == 0 || id == -1 ? RowUse::kFill : RowUse::kLive));
         RC_ASSERT(std::set(got.begin(), got.end()).size() == got.size());
@@ -311,10 +344,12 @@ RC_GTEST_PROP(PlanRandom, AgreesWithADictionary, ()) {
     }
   }
 
+  RC_ASSERT(value_of(plan.expert_load(sources)) == load);
   Ids needed;
   std::ranges::copy_if(row_ids, std::back_inserter(needed), [](int64_t id) { return id > 0; });
   std::ranges::sort(needed);
-  RC_ASSERT(positions_of(make_plan(row_ids)) == needed);
+  RC_ASSERT(positions_of(plan) == needed);
+  RC_ASSERT(make_plan(plan.row_ids(), layers) == plan);
 }
 
 }  // namespace

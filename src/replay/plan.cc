@@ -25,8 +25,9 @@ Status check_layers(std::span<const int32_t> layers) {
 
 }  // namespace
 
-Result<Plan> Plan::from_row_ids(std::span<const int64_t> row_ids, std::vector<int32_t> layers) {
-  MOETAPE_TRY(check_layers(layers));
+Result<Plan> Plan::from_row_ids(std::span<const int64_t> row_ids,
+                                std::optional<std::vector<int32_t>> layers) {
+  if (layers) MOETAPE_TRY(check_layers(*layers));
   std::vector<Run> runs;
   for (size_t i = 0; i < row_ids.size(); ++i) {
     const int64_t id = row_ids[i];
@@ -68,8 +69,18 @@ std::vector<Plan::Run> Plan::sorted_runs() const {
   return sorted;
 }
 
-std::vector<Need> Plan::needs() const {
-  std::vector<Need> needs;
+std::vector<int64_t> Plan::row_ids() const {
+  std::vector<int64_t> ids(static_cast<size_t>(num_rows_), 0);
+  for (const Run& run : runs_) {
+    for (int64_t i = 0; i < run.count; ++i) {
+      ids[static_cast<size_t>(run.row + i)] = row_id(run.sequence, run.start + i);
+    }
+  }
+  return ids;
+}
+
+std::vector<RowSpan> Plan::needs() const {
+  std::vector<RowSpan> needs;
   for (const Run& run : sorted_runs()) {
     const int64_t end = run.start + run.count;
     if (!needs.empty() && needs.back().sequence == run.sequence && needs.back().end == run.start) {
@@ -79,40 +90,6 @@ std::vector<Need> Plan::needs() const {
     }
   }
   return needs;
-}
-
-Status Plan::check_sources(std::span<const Routes> sources) const {
-  for (const Run& run : runs_) {
-    if (run.sequence >= static_cast<int64_t>(sources.size())) {
-      return fail(ErrorCode::kOutOfRange, "sources: row {} is of sequence {}, expected one of {} sources",
-                  run.row, run.sequence, sources.size());
-    }
-  }
-  return {};
-}
-
-Status Plan::verify(std::span<const Routes> sources, std::span<const int32_t> tokens) const {
-  if (static_cast<int64_t>(tokens.size()) != num_rows_) {
-    return fail(ErrorCode::kWrongShape, "tokens: expected one for each of {} rows, got {}", num_rows_,
-                tokens.size());
-  }
-  MOETAPE_TRY(check_sources(sources));
-  for (const Run& run : runs_) {
-    const Routes& source = sources[static_cast<size_t>(run.sequence)];
-    if (!source.has_tokens()) continue;
-    const int64_t first = std::max(run.start, source.start());
-    const int64_t end = std::min(run.start + run.count, source.end());
-    for (int64_t position = first; position < end; ++position) {
-      const int64_t row = run.row + position - run.start;
-      const int32_t recorded = source.tokens()[static_cast<size_t>(position - source.start())];
-      const int32_t local = tokens[static_cast<size_t>(row)];
-      if (recorded == local) continue;
-      return fail(ErrorCode::kConflict,
-                  "tokens: row {} (sequence {}, position {}): expected the recorded token {}, got {}", row,
-                  run.sequence, position, recorded, local);
-    }
-  }
-  return {};
 }
 
 }  // namespace moetape::inline v0

@@ -47,12 +47,12 @@ TEST(PlanRowIds, RefusesBadLayers) {
 TEST(PlanRowIds, TheLastPositionAndTheNextSequenceAreNoRun) {
   const int64_t last = (int64_t{1} << 32) - 1;
   const Plan plan = make_plan({row_id(0, last), row_id(1, 0)});
-  EXPECT_THAT(plan.needs(), ElementsAre(Need{0, last, last + 1}, Need{1, 0, 1}));
+  EXPECT_THAT(plan.needs(), ElementsAre(RowSpan{0, last, last + 1}, RowSpan{1, 0, 1}));
 }
 
 TEST(PlanNeeds, AreTheSmallestSpansInOrder) {
   const Plan plan = make_plan({row_id(3, 9), 0, row_id(0, 5), row_id(0, 6), -1, row_id(0, 2), row_id(0, 4)});
-  EXPECT_THAT(plan.needs(), ElementsAre(Need{0, 2, 3}, Need{0, 4, 7}, Need{3, 9, 10}));
+  EXPECT_THAT(plan.needs(), ElementsAre(RowSpan{0, 2, 3}, RowSpan{0, 4, 7}, RowSpan{3, 9, 10}));
   EXPECT_THAT(make_plan({}).needs(), IsEmpty());
   EXPECT_THAT(make_plan({0, -1, 0}).needs(), IsEmpty());
 }
@@ -60,8 +60,8 @@ TEST(PlanNeeds, AreTheSmallestSpansInOrder) {
 // case I10
 TEST(PlanNeeds, ZigZagCutsEachSequence) {
   const std::vector<Ids> one = {sequence_ids(0, 8, 8)};
-  EXPECT_THAT(make_plan(zigzag(one, 2, 0)).needs(), ElementsAre(Need{0, 0, 2}, Need{0, 6, 8}));
-  EXPECT_THAT(make_plan(zigzag(one, 2, 1)).needs(), ElementsAre(Need{0, 2, 6}));
+  EXPECT_THAT(make_plan(zigzag(one, 2, 0)).needs(), ElementsAre(RowSpan{0, 0, 2}, RowSpan{0, 6, 8}));
+  EXPECT_THAT(make_plan(zigzag(one, 2, 1)).needs(), ElementsAre(RowSpan{0, 2, 6}));
 
   const std::vector<Ids> two = {sequence_ids(0, 4, 4), sequence_ids(1, 4, 4)};
   const auto routes = std::vector{random_routes(small_spec(), 0, 4, 1), random_routes(small_spec(), 0, 4, 2)};
@@ -105,12 +105,32 @@ TEST(PlanNeeds, RanksShareTheRowsWithoutOverlap) {
   EXPECT_EQ(shares, all);
 }
 
+TEST(PlanLoad, CountsTheRecordedRowsOfItsLayers) {
+  const RouteSpec spec = make_spec({.layers = {1, 4}, .top_k = 2, .num_experts = 300});
+  const std::vector sources = {make_routes(spec, {0, 1, 2, 3, 0, 2, 3, 299, 5, 6, 7, 8}, {1, 1, 0}, 10)};
+  const Plan plan = make_plan({row_id(0, 9), row_id(0, 10), 0, row_id(0, 11), row_id(0, 12)}, {{4, 1}});
+  std::vector<int64_t> expected(600);
+  expected[2] = expected[299] = expected[300 + 1] = expected[300 + 2] = 1;
+  expected[3] = expected[300 + 0] = 2;
+  EXPECT_EQ(value_of(plan.expert_load(sources)), expected);
+  expect_error(plan.expert_load({}), ErrorCode::kInvalidArgument, "sources");
+  expect_error(make_plan({row_id(1, 0)}).expert_load(sources), ErrorCode::kOutOfRange, "sequence 1");
+}
+
+TEST(PlanRowIds, AreGivenBackWithPaddingAsZero) {
+  const Ids ids = {row_id(1, 3), -1, 0, row_id(0, 7), row_id(0, 8)};
+  const Plan plan = make_plan(ids, {{4, 2}});
+  EXPECT_THAT(plan.row_ids(), ElementsAre(row_id(1, 3), 0, 0, row_id(0, 7), row_id(0, 8)));
+  EXPECT_EQ(make_plan(plan.row_ids(), plan.layers()), plan);
+  EXPECT_NE(make_plan(plan.row_ids()), plan);
+}
+
 TEST(PlanVerify, PassesOverWhatProvesNothing) {
   const auto source = random_routes(small_spec(), 10, 3, 12);
   const auto with_tokens = *source.with_tokens(std::vector<int32_t>{5, 6, 7});
   const Plan plan = make_plan({0, row_id(0, 9), row_id(0, 10), row_id(0, 12), row_id(0, 13), -1});
-  EXPECT_TRUE(plan.verify(std::vector{source}, std::vector<int32_t>{9, 9, 9, 9, 9, 9}));
-  EXPECT_TRUE(plan.verify(std::vector{with_tokens}, std::vector<int32_t>{9, 9, 5, 7, 9, 9}));
+  EXPECT_EQ(value_of(plan.verify(std::vector{source}, std::vector<int32_t>{9, 9, 9, 9, 9, 9})), 0);
+  EXPECT_EQ(value_of(plan.verify(std::vector{with_tokens}, std::vector<int32_t>{9, 9, 5, 7, 9, 9})), 2);
 
   const auto wrong = plan.verify(std::vector{with_tokens}, std::vector<int32_t>{9, 9, 5, 6, 9, 9});
   ASSERT_FALSE(wrong);

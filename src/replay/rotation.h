@@ -6,11 +6,12 @@
 
 namespace moetape::inline v0 {
 
-// Any number of lists in a row loads no expert twice more than another. Ids of a list are distinct where
+// Any number of lists in turn loads no expert twice more than another. Ids of a list are distinct where
 // top_k <= num_experts.
 class Rotation {
  public:
-  Rotation(int32_t num_experts, int32_t top_k) : num_experts_(num_experts), top_k_(top_k) {}
+  Rotation(int32_t num_experts, int32_t top_k, int32_t first)
+      : num_experts_(num_experts), top_k_(top_k), expert_(first) {}
 
   // Writes the next list, top_k ids of id_bytes (1 or 2).
   void next(std::byte* list, int id_bytes) {
@@ -24,7 +25,7 @@ class Rotation {
  private:
   int32_t num_experts_;
   int32_t top_k_;
-  int32_t expert_ = 0;
+  int32_t expert_;
 };
 
 }  // namespace moetape::inline v0

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -34,7 +35,7 @@ inline Ids recorded(const Routes& routes, int64_t index, int64_t column) {
   return ids;
 }
 
-inline Plan make_plan(const Ids& row_ids, std::vector<int32_t> layers = {}) {
+inline Plan make_plan(const Ids& row_ids, std::optional<std::vector<int32_t>> layers = {}) {
   return value_of(Plan::from_row_ids(row_ids, std::move(layers)));
 }
 
@@ -50,15 +51,15 @@ struct Applied {
   }
 };
 
-inline Applied run(const Plan& plan, const std::vector<Routes>& sources) {
+inline Applied run(const Plan& plan, const std::vector<Routes>& sources, int64_t first_expert = 0) {
   const RouteSpec& spec = sources.at(0).spec();
-  const auto num_layers =
-      plan.layers().empty() ? spec.num_moe_layers() : static_cast<int32_t>(plan.layers().size());
+  const int32_t num_layers =
+      plan.layers() ? static_cast<int32_t>(plan.layers()->size()) : spec.num_moe_layers();
   Applied applied{plan.num_rows(), spec.top_k(), {}, {}};
   applied.ids.assign(static_cast<size_t>(num_layers * plan.num_rows() * spec.top_k()), -7);
   applied.uses.resize(static_cast<size_t>(plan.num_rows()));
-  const auto written =
-      plan.apply(sources, IntType::kInt64, std::as_writable_bytes(std::span(applied.ids)), applied.uses);
+  const auto written = plan.apply(sources, IntType::kInt64, std::as_writable_bytes(std::span(applied.ids)),
+                                  applied.uses, first_expert);
   EXPECT_TRUE(written) << written.error().message;
   EXPECT_EQ(*written, num_layers);
   return applied;
@@ -85,7 +86,7 @@ inline Ids zigzag(const std::vector<Ids>& sequences, int64_t size, int64_t rank)
 
 inline Ids positions_of(const Plan& plan) {
   Ids positions;
-  for (const Need& need : plan.needs()) {
+  for (const RowSpan& need : plan.needs()) {
     for (int64_t i = need.start; i < need.end; ++i) positions.push_back(row_id(need.sequence, i));
   }
   return positions;

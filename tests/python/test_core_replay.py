@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -53,7 +55,7 @@ def test_layers_come_in_the_order_asked_for() -> None:
     assert (plan.layers, plan.num_rows) == ([4, 1], 5)
     ids, _ = plan.apply([FIRST])
     assert np.array_equal(ids, IDS[:5, [2, 0]].transpose(1, 0, 2))
-    assert Plan.from_row_ids([]).layers == []
+    assert Plan.from_row_ids([]).layers is None
     with pytest.raises(mt.OutOfRangeError, match="3"):
         Plan.from_row_ids(row_ids(0, range(5)), layers=[3]).apply([FIRST])
 
@@ -123,7 +125,8 @@ def test_tokens_prove_the_alignment() -> None:
     # case C11
     plan = Plan.from_row_ids(CUT)
     tokens = [101, 102, 103, 104, 0, 0, 7, 7, 7, 7, 7]
-    plan.verify([FIRST, SECOND], tokens)
+    assert plan.verify([FIRST, SECOND], tokens) == 4
+    assert plan.verify([SECOND, SECOND], tokens) == 0
     tokens[2] = 9
     with pytest.raises(mt.ConflictError, match="2"):
         plan.verify([FIRST, SECOND], tokens)
@@ -149,7 +152,7 @@ def test_what_is_no_row_id_is_refused(ids: Any, error: type[mt.Error], names: st
         Plan.from_row_ids(ids)
 
 
-@pytest.mark.parametrize("layers", [[1, 1], [], [-1], "1", [1.5], [2**40]])
+@pytest.mark.parametrize("layers", [[1, 1], [-1], "1", [1.5], [2**40]])
 def test_wrong_layers_are_refused(layers: Any) -> None:
     with pytest.raises(mt.Error):
         Plan.from_row_ids(CUT, layers=layers).apply([FIRST, SECOND])
@@ -175,6 +178,46 @@ def test_wrong_sources_are_refused(sources: Any, error: type[mt.Error]) -> None:
 def test_types_that_cannot_hold_ids_are_refused(dtype: Any) -> None:
     with pytest.raises(mt.Error):
         Plan.from_row_ids(CUT).apply([FIRST, SECOND], dtype=dtype)
+
+
+def test_plans_side_by_side_begin_their_padding_elsewhere() -> None:
+    # case D10
+    plan = Plan.from_row_ids([0, -1])
+    ids, _ = plan.apply([FIRST], first_expert=6)
+    assert ids[0].tolist() == [[6, 7], [0, 1]]
+    with pytest.raises(mt.OutOfRangeError, match="first_expert"):
+        plan.apply([FIRST], first_expert=-1)
+    with pytest.raises(mt.WrongTypeError, match="first_expert"):
+        plan.apply([FIRST], first_expert="6")  # type: ignore[arg-type]
+
+
+def test_a_stage_of_dense_layers_has_no_ids() -> None:
+    # case G01
+    ids, uses = Plan.from_row_ids(CUT, layers=[]).apply([FIRST, SECOND])
+    assert ids.shape == (0, 11, 2)
+    assert uses.tolist().count(REPLAYED) == 6
+
+
+def test_load_of_experts_is_known_before_the_step() -> None:
+    plan = Plan.from_row_ids(CUT, layers=[4, 1])
+    ids, uses = plan.apply([FIRST, SECOND])
+    load = plan.expert_load([FIRST, SECOND])
+    assert load.shape == (2, 8)
+    for layer in range(2):
+        assert np.array_equal(load[layer], np.bincount(ids[layer][uses == REPLAYED].reshape(-1), minlength=8))
+
+
+def test_plans_are_values_that_can_be_pickled() -> None:
+    plan = Plan.from_row_ids(CUT, layers=[4, 1])
+    for copied in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan), copy.copy(plan)):
+        assert copied == plan
+        assert copied.layers == [4, 1]
+    with pytest.raises(mt.CorruptDataError, match="Plan"):
+        Plan.__new__(Plan).__setstate__((CUT,))  # type: ignore[attr-defined]
+    assert plan.row_ids.tolist() == np.where(CUT == -1, 0, CUT).tolist()
+    assert plan != Plan.from_row_ids(CUT)
+    assert plan != "plan"
+    assert repr(plan) == "Plan(11 rows, layers=[4, 1])"
 
 
 def test_row_ids_keep_their_shape_and_range() -> None:

@@ -1,0 +1,19 @@
+// Where the rows of a plan come from.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "moetape/replay.h"
+
+namespace moetape::inline v0 {
+
+struct Plan::Sources {
+  RouteSpec spec;
+  std::vector<int32_t> columns;  // of the plan's layers
+  std::span<const Routes> routes;
+  std::vector<int64_t> of_run;  // run i of the plan is of routes[of_run[i]]
+};
+
+}  // namespace moetape::inline v0
