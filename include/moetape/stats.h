@@ -39,7 +39,8 @@ struct Stats {
   static Result<Stats> create(const RouteSpec& spec);
 
   // One sequence, or a part of one; parts are sequences of their own. kSpecMismatch when the fingerprint is
-  // another. A failed call adds nothing, but after kOutOfMemory the value is of no more use.
+  // another, kOutOfRange for an id that is no expert. A failed call adds nothing, but after kOutOfMemory the
+  // value is of no more use.
   Status add(const Routes& routes);
 
   // Sums of both; along load_by_row the two lie side by side, as of ranks that ran at the same time.
@@ -49,9 +50,8 @@ struct Stats {
   int64_t num_rows() const;
   int64_t num_valid_rows() const { return rows_by_reason[0]; }
 
-  // Of layer spec.layers()[column], out of a Load of this spec.
+  // The experts of layer spec.layers()[column] in `load` or a window of a series.
   std::span<const int64_t> layer_load(const Load& all_layers, int32_t column) const;
-  std::optional<Balance> layer_balance(const Load& all_layers, int32_t column) const;
 
   // All rows in each form: as kept, with ceil(log2 num_experts) bits an id and whole bytes a row, as int32.
   struct Bytes {

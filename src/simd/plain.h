@@ -3,6 +3,7 @@
 #pragma once
 
 #include "simd/base64.h"
+#include "simd/lists.h"
 #include "simd/narrow.h"
 #include "simd/widen.h"
 
@@ -14,6 +15,7 @@ std::optional<NarrowFault> narrow(const NarrowJob& job);
 std::optional<NarrowFault> narrow_part(const NarrowJob& job, int64_t first_row, int64_t num_rows);
 
 int64_t largest_id(const std::byte* ids, int id_bytes, int64_t count);
+void compare_lists(const ListsJob& job);
 void widen(void* out, IntType type, const std::byte* ids, int id_bytes, int64_t count);
 size_t base64_encode(char* out, const std::byte* in, size_t bytes);
 Base64Decoded base64_decode(std::byte* out, const char* in, size_t chars);
