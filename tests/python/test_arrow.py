@@ -86,6 +86,15 @@ def test_the_same_routes_come_back(routes: list[mt.Routes], tmp_path: Path) -> N
     assert [file.name for file in tmp_path.iterdir()] == ["routes.parquet"]
 
 
+def test_files_of_several_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moetape.arrow.files._ROW_GROUP_BYTES", 3 * SPEC.row_bytes)
+    write_parquet(tmp_path / "routes.parquet", ALL)
+    file = parquet.ParquetFile(tmp_path / "routes.parquet")
+    assert file.num_row_groups == 7
+    assert str(file.schema_arrow.field("ids").type) == "list<element: list<element: uint8>>"
+    assert_same(read_parquet(tmp_path / "routes.parquet"), ALL)
+
+
 def test_a_table_has_one_row_a_token() -> None:
     first = from_a_store()
     assert first.missing == {"invalidated": 1, "unwritten": 1, "refused": 1}

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from moetape._moetape import Routes, RouteSpec
 from moetape.arrow.reading import from_arrow
@@ -20,21 +23,38 @@ def write_parquet(
 ) -> None:
     """Writes the table of to_arrow as a Parquet file, compressed by zstd.
 
-    The file appears whole or not at all, and replaces one of its name. Raises what to_arrow does, and OSError
-    where the system refuses.
+    Its ids are plain lists: Parquet knows no others, and pyarrow before 26 cannot read fixed-size ones of
+    which some are null. The file appears whole or not at all, and replaces one of its name. Raises what
+    to_arrow does, and OSError where the system refuses.
     """
-    table = to_arrow(routes, sequence_ids)
-    row_bytes = max(1, table.column("ids").nbytes // max(1, table.num_rows))
+    pa, table = pyarrow(), to_arrow(routes, sequence_ids)
+    kind = table.schema.field("ids").type
+    row_bytes = kind.list_size * kind.value_type.list_size * kind.value_type.value_type.bit_width // 8
+    rows_at_once = max(1, _ROW_GROUP_BYTES // row_bytes)
+    place = table.schema.get_field_index("ids")
+    plain = pa.field("ids", pa.list_(pa.list_(kind.value_type.value_type)))
     part = Path(f"{os.fspath(path)}.{os.getpid()}.part")
     try:
-        with part.open("xb") as file:
-            pyarrow().parquet.write_table(
-                table, file, compression="zstd", row_group_size=max(1, _ROW_GROUP_BYTES // row_bytes)
-            )
+        with (
+            part.open("xb") as file,
+            pa.parquet.ParquetWriter(file, table.schema.set(place, plain), compression="zstd") as writer,
+        ):
+            for first in range(0, table.num_rows, rows_at_once):
+                group = table.slice(first, rows_at_once)
+                ids = pa.chunked_array([_plain_lists(chunk) for chunk in group.column("ids").chunks])
+                writer.write_table(group.set_column(place, plain, ids))
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _plain_lists(ids: Any) -> Any:
+    """The same rows as lists of lists, nothing standing under a null."""
+    pa = pyarrow()
+    ends = np.cumsum(np.asarray(ids.is_valid()), dtype=np.int32) * np.int32(ids.type.list_size)
+    layers = ids.flatten().cast(pa.list_(ids.type.value_type.value_type))
+    return pa.ListArray.from_arrays(np.append(np.int32(0), ends), layers, mask=ids.is_null())
 
 
 def read_parquet(path: str | os.PathLike[str], spec: RouteSpec | None = None) -> list[Routes]:
