@@ -8,6 +8,7 @@
 #include "args.h"
 #include "arrays.h"
 #include "module.h"
+#include "moetape/buffer.h"
 #include "store.h"
 
 namespace moetape::bindings {
@@ -15,19 +16,28 @@ namespace {
 
 using namespace nb::literals;
 
-constexpr const char* kEncodeDoc =
-    R"(The text that engines and trainers send: dialect "sglang", "vllm" or "lightllm".
+constexpr const char* kEncodeSignature =
+    "def encode(routes: Routes | RowSource, dialect: str, missing: str | None = None, *, dtype: object = "
+    "None, "
+    "layers: str | None = None, prompt_rows: int = 0) -> typing.Any";
 
-routes: Routes, or Store.rows(...) for gathering and encoding in one pass. These dialects cannot say "missing":
+constexpr const char* kEncodeDoc =
+    R"(What engines and trainers send, in a dialect of moetape.wire.DIALECTS: str, bytes ("npy") or an array.
+
+routes: Routes, or Store.rows(...) for gathering and encoding in one pass. Most dialects cannot say "missing":
 missing rows raise MissingRowsError unless missing= names what stands for them, "zeros" (expert 0 in all columns) or
-"distinct" (experts 0 to top_k - 1). Long calls release the GIL.)";
+"distinct" (experts 0 to top_k - 1). dtype and layers ("all" or "moe") choose where a dialect has a choice;
+prompt_rows: of "vllm-split", how many rows are the prompt's. Long calls release the GIL.)";
 
 constexpr const char* kDecodeDoc =
-    R"(Routes of what an engine sent: text (str or bytes), or an array [rows, layers, top_k].
+    R"(Routes of what an engine sent: text or file (str or bytes), or an array [rows, layers, top_k].
 
-start: position of the first row. rows: how many are expected (WrongShapeError if another number comes). version:
-of the policy, if known. Strict: CorruptDataError names the place and what stood there; ids are checked as in
-Routes.from_ids; a column of a dense layer must be zero. Long calls release the GIL.)";
+start: position of the first row (None: as the form says, else 0). rows: how many are expected (WrongShapeError if
+another number comes). version: of the policy, if known. dtype: of ids where the form does not say it. known_from: rows
+at lower positions are not known to the sender; they come out missing, and what stands there is not looked at.
+surplus_rows: last rows that belong to no token that was fed, left out. Strict: CorruptDataError names the place and
+what stood there; ids are checked as in Routes.from_ids; a column of a dense layer must be zero. Long calls release
+the GIL.)";
 
 struct EncodableArg : Arg {
   static constexpr auto kStubName = nb::detail::make_caster<Routes>::Name + nb::detail::const_name(" | ") +
@@ -46,22 +56,75 @@ MissingFill missing_from(OptionalStrArg missing) {
   raise(ErrorCode::kInvalidArgument, "missing: expected zeros, distinct or None, got \"{}\"", *name);
 }
 
-// The text is written where the str will have it.
-nb::str encode_source(RowSource& source, Dialect dialect, const EncodeOptions& options) {
-  const size_t size = unwrap(encoded_size(source.spec(), source.num_rows(), dialect));
-  nb::str text = nb::steal<nb::str>(PyUnicode_New(static_cast<Py_ssize_t>(size), 127));
-  if (!text.is_valid()) {
+// The text is written where the str will have it, which is cut where the form may take less than its bound.
+nb::object encode_text(RowSource& source, Dialect dialect, const EncodeOptions& options, size_t size) {
+  PyObject* text = PyUnicode_New(static_cast<Py_ssize_t>(size), 127);
+  if (text == nullptr) {
     PyErr_Clear();
     raise(ErrorCode::kOutOfMemory, "encode: the system has no {} bytes for the text", size);
   }
-  const std::span<char> out(reinterpret_cast<char*>(PyUnicode_1BYTE_DATA(text.ptr())), size);
-  unwrap(long_call(static_cast<int64_t>(size), [&] { return encode_into(source, dialect, out, options); }));
-  return text;
+  nb::object owner = nb::steal(text);
+  const std::span<char> out(reinterpret_cast<char*>(PyUnicode_1BYTE_DATA(text)), size);
+  const size_t written = unwrap(
+      long_call(static_cast<int64_t>(size), [&] { return encode_into(source, dialect, out, options); }));
+  if (written == size) return owner;
+  return nb::steal(PyUnicode_Substring(text, 0, static_cast<Py_ssize_t>(written)));
 }
 
-nb::str encode_any(EncodableArg routes, StrArg dialect_arg, OptionalStrArg missing) {
+nb::object encode_bytes(RowSource& source, Dialect dialect, const EncodeOptions& options, size_t size) {
+  nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+  if (!bytes.is_valid()) {
+    PyErr_Clear();
+    raise(ErrorCode::kOutOfMemory, "encode: the system has no {} bytes for the file", size);
+  }
+  const std::span<char> out(PyBytes_AS_STRING(bytes.ptr()), size);
+  unwrap(long_call(static_cast<int64_t>(size), [&] { return encode_into(source, dialect, out, options); }));
+  return bytes;
+}
+
+nb::object encode_array(RowSource& source, Dialect dialect, const EncodeOptions& options, size_t size) {
+  const ArrayForm form = unwrap(array_form(source.spec(), source.num_rows(), dialect, options));
+  Buffer buffer = unwrap(Buffer::allocate(static_cast<int64_t>(size)));
+  const std::span<char> out(reinterpret_cast<char*>(buffer.mutable_data()), size);
+  unwrap(long_call(static_cast<int64_t>(size), [&] { return encode_into(source, dialect, out, options); }));
+  return numpy_view(buffer.data(), form.type, {form.shape[0], form.shape[1], form.shape[2]}, buffer.owner(),
+                    Access::kWritable);
+}
+
+nb::object encode_source(RowSource& source, Dialect dialect, const EncodeOptions& options) {
+  const size_t size =
+      unwrap(encoded_size(source.spec(), source.num_rows(), dialect, options, source.start()));
+  switch (dialect_info(dialect).kind) {
+    case FormKind::kText:
+      return encode_text(source, dialect, options, size);
+    case FormKind::kBytes:
+      return encode_bytes(source, dialect, options, size);
+    case FormKind::kArray:
+      return encode_array(source, dialect, options, size);
+  }
+  raise(ErrorCode::kUnsupported, "encode: no form of this kind");
+}
+
+std::optional<LayerAxis> layers_from(OptionalStrArg layers) {
+  const std::optional<std::string_view> name = layers.get("layers");
+  if (!name) return std::nullopt;
+  if (*name == "all") return LayerAxis::kAll;
+  if (*name == "moe") return LayerAxis::kMoe;
+  raise(ErrorCode::kInvalidArgument, "layers: expected all, moe or None, got \"{}\"", *name);
+}
+
+std::optional<IntType> type_from(AnyArg dtype) {
+  if (dtype.object.is_none()) return std::nullopt;
+  return int_type_from(dtype.object, "dtype");
+}
+
+nb::object encode_any(EncodableArg routes, StrArg dialect_arg, OptionalStrArg missing, AnyArg dtype,
+                      OptionalStrArg layers, IntArg prompt_rows) {
   const Dialect dialect = unwrap(dialect_from_name(dialect_arg.get("dialect")));
-  const EncodeOptions options = {.missing = missing_from(missing)};
+  const EncodeOptions options = {.missing = missing_from(missing),
+                                 .type = type_from(dtype),
+                                 .layers = layers_from(layers),
+                                 .prompt_rows = prompt_rows.get("prompt_rows")};
   if (const Routes* value = ObjectArg<Routes>{{routes.object}}.get_if()) {
     RoutesSource source(*value);
     return encode_source(source, dialect, options);
@@ -84,16 +147,26 @@ Routes decode_array_object(nb::handle object, Dialect dialect, const RouteSpec& 
   }));
 }
 
-Routes decode_any(EncodedArg data, StrArg dialect_arg, ObjectArg<RouteSpec> spec_arg, IntArg start,
-                  OptionalIntArg rows, OptionalIntArg version) {
-  const Dialect dialect = unwrap(dialect_from_name(dialect_arg.get("dialect")));
-  const RouteSpec& spec = spec_arg.get("spec");
+DecodeOptions decode_options(OptionalIntArg start, OptionalIntArg rows, OptionalIntArg version, AnyArg dtype,
+                             IntArg known_from, IntArg surplus_rows) {
   DecodeOptions options;
   options.start = start.get("start");
   options.num_rows = rows.get("rows");
   if (!version.object.is_none()) {
     options.version = static_cast<uint32_t>(IntArg{{version.object}}.get("version", 0, kMaxVersion));
   }
+  options.type = type_from(dtype);
+  options.known_from = known_from.get("known_from");
+  options.surplus_rows = surplus_rows.get("surplus_rows");
+  return options;
+}
+
+Routes decode_any(EncodedArg data, StrArg dialect_arg, ObjectArg<RouteSpec> spec_arg, OptionalIntArg start,
+                  OptionalIntArg rows, OptionalIntArg version, AnyArg dtype, IntArg known_from,
+                  IntArg surplus_rows) {
+  const Dialect dialect = unwrap(dialect_from_name(dialect_arg.get("dialect")));
+  const RouteSpec& spec = spec_arg.get("spec");
+  const DecodeOptions options = decode_options(start, rows, version, dtype, known_from, surplus_rows);
   std::string_view text;
   std::optional<Array> bytes;
   PyObject* object = data.object.ptr();
@@ -112,9 +185,12 @@ Routes decode_any(EncodedArg data, StrArg dialect_arg, ObjectArg<RouteSpec> spec
 }  // namespace
 
 void bind_wire(nb::module_& m) {
-  m.def("encode", &encode_any, "routes"_a, "dialect"_a, "missing"_a = nb::none(), kEncodeDoc);
-  m.def("decode", &decode_any, "data"_a, "dialect"_a, nb::kw_only(), "spec"_a, "start"_a = 0,
-        "rows"_a = nb::none(), "version"_a = nb::none(), kDecodeDoc);
+  m.def("encode", &encode_any, "routes"_a, "dialect"_a, "missing"_a = nb::none(), nb::kw_only(),
+        "dtype"_a = nb::none(), "layers"_a = nb::none(), "prompt_rows"_a = 0, nb::sig(kEncodeSignature),
+        kEncodeDoc);
+  m.def("decode", &decode_any, "data"_a, "dialect"_a, nb::kw_only(), "spec"_a, "start"_a = nb::none(),
+        "rows"_a = nb::none(), "version"_a = nb::none(), "dtype"_a = nb::none(), "known_from"_a = 0,
+        "surplus_rows"_a = 0, kDecodeDoc);
 }
 
 }  // namespace moetape::bindings

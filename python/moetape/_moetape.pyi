@@ -624,22 +624,26 @@ class Recorder:
         not 1-D): nothing was done, the step is still open.
         """
 
-def encode(routes: Routes | RowSource, dialect: str, missing: str | None = None) -> str:
+def encode(routes: Routes | RowSource, dialect: str, missing: str | None = None, *, dtype: object = None, layers: str | None = None, prompt_rows: int = 0) -> Any:
     """
-    The text that engines and trainers send: dialect "sglang", "vllm" or "lightllm".
+    What engines and trainers send, in a dialect of moetape.wire.DIALECTS: str, bytes ("npy") or an array.
 
-    routes: Routes, or Store.rows(...) for gathering and encoding in one pass. These dialects cannot say "missing":
+    routes: Routes, or Store.rows(...) for gathering and encoding in one pass. Most dialects cannot say "missing":
     missing rows raise MissingRowsError unless missing= names what stands for them, "zeros" (expert 0 in all columns) or
-    "distinct" (experts 0 to top_k - 1). Long calls release the GIL.
+    "distinct" (experts 0 to top_k - 1). dtype and layers ("all" or "moe") choose where a dialect has a choice;
+    prompt_rows: of "vllm-split", how many rows are the prompt's. Long calls release the GIL.
     """
 
-def decode(data: str | bytes | numpy.typing.ArrayLike, dialect: str, *, spec: RouteSpec, start: int = 0, rows: int | None = None, version: int | None = None) -> Routes:
+def decode(data: str | bytes | numpy.typing.ArrayLike, dialect: str, *, spec: RouteSpec, start: int | None = None, rows: int | None = None, version: int | None = None, dtype: object | None = None, known_from: int = 0, surplus_rows: int = 0) -> Routes:
     """
-    Routes of what an engine sent: text (str or bytes), or an array [rows, layers, top_k].
+    Routes of what an engine sent: text or file (str or bytes), or an array [rows, layers, top_k].
 
-    start: position of the first row. rows: how many are expected (WrongShapeError if another number comes). version:
-    of the policy, if known. Strict: CorruptDataError names the place and what stood there; ids are checked as in
-    Routes.from_ids; a column of a dense layer must be zero. Long calls release the GIL.
+    start: position of the first row (None: as the form says, else 0). rows: how many are expected (WrongShapeError if
+    another number comes). version: of the policy, if known. dtype: of ids where the form does not say it. known_from: rows
+    at lower positions are not known to the sender; they come out missing, and what stands there is not looked at.
+    surplus_rows: last rows that belong to no token that was fed, left out. Strict: CorruptDataError names the place and
+    what stood there; ids are checked as in Routes.from_ids; a column of a dense layer must be zero. Long calls release
+    the GIL.
     """
 
 class RowIds:

@@ -23,7 +23,8 @@ Result<Base64Reader> Base64Reader::create(std::string_view thing, std::string_vi
   return reader;
 }
 
-Status Base64Reader::read(std::byte* out, int64_t bytes) {
+Result<const std::byte*> Base64Reader::next(int64_t bytes, std::byte* scratch) {
+  std::byte* out = scratch;
   remaining_ -= bytes;
   const int64_t kept = std::min(bytes, num_rest_);
   std::copy_n(rest_.end() - num_rest_, kept, out);
@@ -34,14 +35,14 @@ Status Base64Reader::read(std::byte* out, int64_t bytes) {
   const int64_t whole = bytes / 3 * 3;
   if (whole > 0) MOETAPE_TRY(decode(out, static_cast<size_t>(whole / 3 * 4), static_cast<size_t>(whole)));
   bytes -= whole;
-  if (bytes == 0) return {};
+  if (bytes == 0) return scratch;
 
   const int64_t group = std::min<int64_t>(bytes + remaining_, 3);
   MOETAPE_TRY(decode(rest_.data(), 4, static_cast<size_t>(group)));
   std::copy_n(rest_.begin(), bytes, out + whole);
   num_rest_ = group - bytes;
   std::copy_backward(rest_.begin() + bytes, rest_.begin() + group, rest_.end());
-  return {};
+  return scratch;
 }
 
 Status Base64Reader::decode(std::byte* out, size_t chars, size_t expected_bytes) {

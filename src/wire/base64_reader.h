@@ -7,20 +7,18 @@
 #include <string_view>
 
 #include "moetape/error.h"
+#include "wire/byte_reader.h"
 
 namespace moetape::inline v0::wire {
 
-// One thread; the text must outlive it. Errors are kCorruptData and name the character's position.
-class Base64Reader {
+// Errors are kCorruptData and name the character's position.
+class Base64Reader final : public ByteReader {
  public:
   // `thing` begins every message; `offset` is where `text` begins in the text that the caller was given.
   static Result<Base64Reader> create(std::string_view thing, std::string_view text, size_t offset = 0);
 
-  // Bytes not yet read.
-  int64_t remaining() const { return remaining_; }
-
-  // Reads exactly `bytes`, at most remaining().
-  Status read(std::byte* out, int64_t bytes);
+  // At `scratch`, always.
+  Result<const std::byte*> next(int64_t bytes, std::byte* scratch) override;
 
  private:
   Base64Reader(std::string_view thing, std::string_view text, size_t offset)
@@ -31,8 +29,7 @@ class Base64Reader {
   std::string_view thing_;
   std::string_view text_;
   size_t offset_;
-  size_t next_ = 0;  // character
-  int64_t remaining_ = 0;
+  size_t next_ = 0;                  // character
   std::array<std::byte, 3> rest_{};  // of a group that was read in part: its last num_rest_ bytes
   int64_t num_rest_ = 0;
 };

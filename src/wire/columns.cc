@@ -2,11 +2,15 @@
 
 namespace moetape::inline v0::wire {
 
-Columns make_columns(const RouteSpec& spec, bool all_layers) {
+int32_t num_layers(const RouteSpec& spec, LayerAxis axis) {
+  return axis == LayerAxis::kAll ? spec.num_layers() : spec.num_moe_layers();
+}
+
+Columns make_columns(const RouteSpec& spec, LayerAxis axis) {
   const int64_t top_k = spec.top_k();
   Columns columns;
   columns.recorded = spec.num_moe_layers() * top_k;
-  if (!all_layers) {
+  if (axis == LayerAxis::kMoe) {
     columns.sent = columns.recorded;
     columns.runs.push_back({0, 0, columns.recorded});
     return columns;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "moetape/spec.h"
+#include "moetape/wire.h"
 
 namespace moetape::inline v0::wire {
 
@@ -31,6 +32,9 @@ struct Columns {
   bool same() const { return gaps.empty(); }
 };
 
-Columns make_columns(const RouteSpec& spec, bool all_layers);
+// Layers of a row of the form.
+int32_t num_layers(const RouteSpec& spec, LayerAxis axis);
+
+Columns make_columns(const RouteSpec& spec, LayerAxis axis);
 
 }  // namespace moetape::inline v0::wire

@@ -3,40 +3,42 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "moetape/array.h"
-#include "moetape/buffer.h"
 #include "moetape/error.h"
 #include "moetape/routes.h"
 #include "moetape/wire.h"
-#include "wire/base64_reader.h"
-#include "wire/columns.h"
+#include "wire/byte_reader.h"
 
 namespace moetape::inline v0::wire {
 
 // What arrives: integers of `type`, [num_rows, layers, k].
 struct Arrival {
   std::string_view dialect;  // stands in messages
-  bool all_layers = false;
+  LayerAxis axis = LayerAxis::kAll;
   IntType type = IntType::kUint8;
   int64_t num_rows = 0;
+  std::optional<int64_t> start = {};  // that the form says
+  bool says_missing = false;          // by -1 in all ids
 };
 
 // Bytes of a row that arrives.
 int64_t arriving_row_bytes(const RouteSpec& spec, const Arrival& arrival);
 
-// kWrongShape, naming both, unless `shape` is [rows, layers, k] of this spec.
-Status check_shape(const RouteSpec& spec, std::string_view dialect, bool all_layers,
-                   std::span<const int64_t> shape);
+// The axis of rows [rows, layers, k] of this spec; kWrongShape, naming both, for another shape.
+Result<LayerAxis> axis_of(const DialectInfo& info, const RouteSpec& spec, std::span<const int64_t> shape);
 
-// The caller has made sure that as many bytes are there.
-Result<Routes> decode_rows(Base64Reader& reader, const RouteSpec& spec, const Arrival& arrival,
-                           const DecodeOptions& options);
-Result<Routes> decode_rows(const std::byte* rows, const RouteSpec& spec, const Arrival& arrival,
+// kWrongType, naming those it takes, for a type that the dialect has not, or another than asked for.
+Status check_type(const DialectInfo& info, IntType type, const DecodeOptions& options);
+
+// The type of ids in a form that does not say it.
+Result<IntType> unsaid_type(const DialectInfo& info, const RouteSpec& spec, const DecodeOptions& options);
+
+// Reads all that the reader has; kCorruptData if that is not what arrival says.
+Result<Routes> decode_rows(ByteReader& reader, const RouteSpec& spec, const Arrival& arrival,
                            const DecodeOptions& options);
 
 }  // namespace moetape::inline v0::wire

@@ -1,32 +1,95 @@
-// What a dialect says about itself: the form of its text, and how to read it.
+// What a dialect says about itself: what it takes, the form of its rows, and how to read it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "moetape/error.h"
 #include "moetape/routes.h"
 #include "moetape/wire.h"
+#include "wire/columns.h"
 
 namespace moetape::inline v0::wire {
 
-// text = before + base64(header + ids) + after; ids are little-endian [rows, layers, k].
+enum class Coding : uint8_t { kBase64, kRaw, kLists };
+
+// form = before + coding(header + ids) + after; ids are little-endian [rows, layers, k]. Lists have neither
+// header nor a width: their ids are digits.
 struct Form {
-  bool all_layers = false;  // a column per layer of the stack, else per MoE layer
-  int id_bytes = 1;         // 1, 2 or 4
+  Coding coding = Coding::kBase64;
+  LayerAxis axis = LayerAxis::kAll;
+  IntType type = IntType::kUint8;
+  int64_t num_rows = 0;
+  int64_t surplus_rows = 0;   // of zeros, behind them
+  bool says_missing = false;  // by -1 in all ids
   std::string before = {};
   std::string header = {};
-  std::string_view after = {};
+  std::string after = {};
 };
 
-// num_rows is not negative.
-Result<Form> sglang_form(const RouteSpec& spec, int64_t num_rows);
-Result<Form> vllm_form(const RouteSpec& spec, int64_t num_rows);
-Result<Form> lightllm_form(const RouteSpec& spec, int64_t num_rows);
+// What is to be written; type and axis are such as the dialect has.
+struct Wanted {
+  RouteSpec spec;
+  int64_t num_rows;
+  int64_t start;
+  int64_t prompt_rows;  // 0 .. num_rows
+  IntType type;
+  LayerAxis axis;
 
-Result<Routes> decode_sglang(std::string_view text, const RouteSpec& spec, const DecodeOptions& options);
-Result<Routes> decode_vllm(std::string_view text, const RouteSpec& spec, const DecodeOptions& options);
-Result<Routes> decode_lightllm(std::string_view text, const RouteSpec& spec, const DecodeOptions& options);
+  std::array<int64_t, 3> shape() const { return {num_rows, num_layers(spec, axis), spec.top_k()}; }
+};
+
+struct Traits {
+  DialectInfo info;
+  // Only the narrowest type that holds the largest id is this dialect.
+  bool narrowest;
+  // Written one behind the other; together they hold num_rows rows.
+  std::vector<Form> (*forms)(const Wanted& wanted);
+  Result<Routes> (*decode)(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                           const DecodeOptions& options);
+
+  std::string_view name() const { return info.name; }
+};
+
+const Traits& traits_of(Dialect dialect);
+
+// plain.cc: ids and nothing else.
+std::vector<Form> base64_forms(const Wanted& wanted);
+std::vector<Form> raw_forms(const Wanted& wanted);
+Result<Routes> decode_base64(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                             const DecodeOptions& options);
+Result<Routes> decode_raw(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                          const DecodeOptions& options);
+
+// npy.cc
+std::vector<Form> npy_forms(const Wanted& wanted);
+std::vector<Form> base64_npy_forms(const Wanted& wanted);
+std::vector<Form> split_npy_forms(const Wanted& wanted);
+Result<Routes> decode_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                          const DecodeOptions& options);
+Result<Routes> decode_base64_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                                 const DecodeOptions& options);
+Result<Routes> decode_split_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                                const DecodeOptions& options);
+
+// json_object.cc
+std::vector<Form> lightllm_forms(const Wanted& wanted);
+std::vector<Form> prime_rl_forms(const Wanted& wanted);
+std::vector<Form> skyrl_forms(const Wanted& wanted);
+Result<Routes> decode_json_object(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                                  const DecodeOptions& options);
+
+// nemo_rl.cc
+std::vector<Form> nemo_rl_forms(const Wanted& wanted);
+Result<Routes> decode_nemo_rl(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                              const DecodeOptions& options);
+
+// lists.cc
+std::vector<Form> lists_forms(const Wanted& wanted);
+Result<Routes> decode_lists(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                            const DecodeOptions& options);
 
 }  // namespace moetape::inline v0::wire

@@ -1,7 +1,9 @@
-// Rows of a source as the text of a form, in one pass.
+// Rows of a source as forms, in one pass.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "moetape/row_source.h"
 #include "moetape/wire.h"
@@ -9,11 +11,12 @@
 
 namespace moetape::inline v0::wire {
 
-// Characters of num_rows rows; kOutOfRange if no text can be so long.
-Result<size_t> form_size(const RouteSpec& spec, int64_t num_rows, const Form& form);
+// Bytes of the forms, at most (only lists take fewer); kOutOfRange if no text can be so long.
+Result<size_t> forms_size(const RouteSpec& spec, std::span<const Form> forms);
 
-// Writes form_size() characters to out. `dialect` stands in messages.
-Status write_form(RowSource& source, const Form& form, std::string_view dialect, const EncodeOptions& options,
-                  char* out);
+// Writes the forms, which together hold the source's rows, one behind the other; returns their bytes.
+// `dialect` stands in messages.
+Result<size_t> write_forms(RowSource& source, std::span<const Form> forms, std::string_view dialect,
+                           const EncodeOptions& options, char* out);
 
 }  // namespace moetape::inline v0::wire

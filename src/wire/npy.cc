@@ -1,178 +1,143 @@
-#include "wire/npy.h"
-
-#include <algorithm>
-#include <charconv>
+// .npy files: as they are, in base64 (vLLM), and two of them in a JSON object (vLLM v0.21).
 #include <optional>
-#include <vector>
+#include <string>
+#include <utility>
 
 #include "base/fail.h"
+#include "wire/base64_reader.h"
+#include "wire/decoder.h"
+#include "wire/dialect.h"
+#include "wire/json_text.h"
+#include "wire/npy_header.h"
 #include "wire/place.h"
 
 namespace moetape::inline v0::wire {
 namespace {
 
-constexpr std::string_view kMagic("\x93NUMPY", 6);
-// NumPy keeps this many digits for the first dimension, so that a file can grow in place.
-constexpr size_t kFirstDimensionDigits = 21;
-constexpr size_t kAlignment = 64;
+constexpr std::string_view kPromptKey = "prompt_routed_experts";
+constexpr std::string_view kOthersKey = "routed_experts";
 
-struct Descr {
-  std::string_view text;
-  IntType type;
+Result<std::string> read_string(ByteReader& reader, std::string_view dialect, std::string_view thing,
+                                int64_t bytes) {
+  if (bytes > reader.remaining()) {
+    return fail(ErrorCode::kCorruptData, "{}: {}: expected {} bytes, got {}", dialect, thing, bytes,
+                reader.remaining());
+  }
+  std::string string(static_cast<size_t>(bytes), '\0');
+  MOETAPE_ASSIGN(const std::byte* const at, reader.next(bytes, reinterpret_cast<std::byte*>(string.data())));
+  if (at != reinterpret_cast<const std::byte*>(string.data())) {
+    string.assign(reinterpret_cast<const char*>(at), static_cast<size_t>(bytes));
+  }
+  return string;
+}
+
+Result<Routes> decode_file(ByteReader& reader, const Traits& traits, const RouteSpec& spec,
+                           const DecodeOptions& options) {
+  const std::string_view name = traits.name();
+  MOETAPE_ASSIGN(const std::string prefix, read_string(reader, name, "npy header", kNpyPrefixBytes));
+  MOETAPE_ASSIGN(const int64_t dict_bytes, npy_dict_bytes(name, prefix));
+  MOETAPE_ASSIGN(const std::string dict, read_string(reader, name, "npy dict", dict_bytes));
+  MOETAPE_ASSIGN(const NpyDict npy, parse_npy_dict(name, dict));
+  MOETAPE_TRY(check_type(traits.info, npy.type, options));
+  MOETAPE_ASSIGN(const LayerAxis axis, axis_of(traits.info, spec, npy.shape));
+  const Arrival arrival{.dialect = name, .axis = axis, .type = npy.type, .num_rows = npy.shape[0]};
+  return decode_rows(reader, spec, arrival, options);
+}
+
+Form file_form(Coding coding, const Wanted& wanted) {
+  return {.coding = coding,
+          .axis = wanted.axis,
+          .type = wanted.type,
+          .num_rows = wanted.num_rows,
+          .header = npy_header(wanted.type, wanted.shape())};
+}
+
+// Base64 of the two files, as they stand in an object.
+struct Halves {
+  std::optional<std::string_view> prompt = {};
+  std::optional<std::string_view> others = {};
 };
-constexpr std::array kDescrs = {Descr{"|u1", IntType::kUint8}, Descr{"<u2", IntType::kUint16},
-                                Descr{"<i2", IntType::kInt16}, Descr{"<i4", IntType::kInt32}};
 
-// A reader of the one Python literal that may stand in a header.
-class DictParser {
- public:
-  explicit DictParser(std::string_view text) : text_(text) {}
-
-  Result<NpyDict> parse() {
-    MOETAPE_TRY(expect('{'));
-    while (!skip('}')) {
-      MOETAPE_ASSIGN(const std::string_view key, quoted());
-      MOETAPE_TRY(expect(':'));
-      MOETAPE_TRY(value(key));
-      if (skip(',')) continue;
-      MOETAPE_TRY(expect('}'));
-      break;
+Result<Halves> read_halves(const DialectInfo& info, std::string_view text) {
+  JsonText json(info.name, text);
+  MOETAPE_TRY(json.open());
+  Halves halves;
+  json::object object;
+  MOETAPE_TRY(json.check(json.document().get_object().get(object)));
+  for (auto result : object) {
+    json::field field;
+    MOETAPE_TRY(json.check(std::move(result).get(field)));
+    std::string_view key;
+    MOETAPE_TRY(json.check(field.unescaped_key().get(key)));
+    std::optional<std::string_view>& half = key == kPromptKey ? halves.prompt : halves.others;
+    if ((key != kPromptKey && key != kOthersKey) || half) {
+      return fail(ErrorCode::kCorruptData, "{}: expected the keys {} and {}, once each, got {:?}", info.name,
+                  kPromptKey, kOthersKey, key.substr(0, kMostShown));
     }
-    if (!text_.ends_with('\n')) return unexpected("a line end behind the dict", text_.size());
-    if (const size_t rest = text_.find_first_not_of(' ', next_); rest + 1 != text_.size()) {
-      return unexpected("spaces up to the line end", rest);
-    }
-    if (!has_type_) return missing("descr");
-    if (!has_order_) return missing("fortran_order");
-    if (!has_shape_) return missing("shape");
-    return dict_;
+    json::value value = field.value();
+    MOETAPE_ASSIGN(half, json.take_string(value));
   }
+  MOETAPE_TRY(json.end());
+  if (!halves.prompt || !halves.others) {
+    return fail(ErrorCode::kCorruptData, "{}: expected a \"{}\", got none", info.name,
+                halves.prompt ? kOthersKey : kPromptKey);
+  }
+  return halves;
+}
 
- private:
-  Status value(std::string_view key) {
-    if (key == "descr" && !std::exchange(has_type_, true)) return descr();
-    if (key == "fortran_order" && !std::exchange(has_order_, true)) return order();
-    if (key == "shape" && !std::exchange(has_shape_, true)) return shape();
-    return fail(ErrorCode::kCorruptData,
-                "vllm: npy header: expected descr, fortran_order and shape, once each, got {:?}",
-                key.substr(0, kMostShown));
-  }
-
-  Status descr() {
-    MOETAPE_ASSIGN(const std::string_view text, quoted());
-    const auto known = std::ranges::find(kDescrs, text, &Descr::text);
-    if (known == kDescrs.end()) {
-      return fail(ErrorCode::kWrongType, "vllm: npy header: descr: expected |u1, <u2, <i2 or <i4, got {:?}",
-                  text.substr(0, kMostShown));
-    }
-    dict_.type = known->type;
-    return {};
-  }
-
-  Status order() {
-    if (skip_word("False")) return {};
-    if (!skip_word("True")) return unexpected("False", next_);
-    return fail(ErrorCode::kUnsupported, "vllm: npy header: fortran_order: expected False, got True");
-  }
-
-  Status shape() {
-    MOETAPE_TRY(expect('('));
-    std::vector<int64_t> dimensions;
-    while (!skip(')')) {
-      skip_spaces();
-      int64_t dimension = -1;
-      const char* const begin = text_.data() + next_;
-      const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), dimension);
-      const bool padded = end - begin > 1 && *begin == '0';
-      if (error != std::errc() || dimension < 0 || padded) return unexpected("a dimension below 2^63", next_);
-      next_ += static_cast<size_t>(end - begin);
-      dimensions.push_back(dimension);
-      if (skip(',')) continue;
-      MOETAPE_TRY(expect(')'));
-      break;
-    }
-    if (dimensions.size() != dict_.shape.size()) {
-      return fail(ErrorCode::kWrongShape, "vllm: npy header: shape: expected (rows, layers, k), got ({})",
-                  fmt::join(dimensions, ", "));
-    }
-    std::ranges::copy(dimensions, dict_.shape.begin());
-    return {};
-  }
-
-  Result<std::string_view> quoted() {
-    skip_spaces();
-    const char quote = next_ < text_.size() ? text_[next_] : '\0';
-    if (quote != '\'' && quote != '"') return unexpected("a string", next_);
-    const size_t begin = next_ + 1;
-    const size_t end = text_.find(quote, begin);
-    if (end == std::string_view::npos) return unexpected("the end of the string", text_.size());
-    next_ = end + 1;
-    return text_.substr(begin, end - begin);
-  }
-
-  void skip_spaces() {
-    while (next_ < text_.size() && text_[next_] == ' ') ++next_;
-  }
-  bool skip_word(std::string_view word) {
-    skip_spaces();
-    if (!text_.substr(next_).starts_with(word)) return false;
-    next_ += word.size();
-    return true;
-  }
-  bool skip(char character) { return skip_word({&character, 1}); }
-  Status expect(char character) {
-    if (skip(character)) return {};
-    return unexpected(fmt::format("'{}'", character), next_);
-  }
-
-  Failure unexpected(std::string_view expected, size_t position) const {
-    return fail(ErrorCode::kCorruptData, "vllm: npy header: byte {}: expected {}, got {}",
-                static_cast<size_t>(kNpyPrefixBytes) + position, expected, shown_at(text_, position));
-  }
-  static Failure missing(std::string_view key) {
-    return fail(ErrorCode::kCorruptData, "vllm: npy header: expected a '{}', got none", key);
-  }
-
-  std::string_view text_;
-  size_t next_ = 0;
-  NpyDict dict_;
-  bool has_type_ = false;
-  bool has_order_ = false;
-  bool has_shape_ = false;
-};
+Result<Routes> decode_half(const Traits& traits, std::string_view text, std::string_view half,
+                           const RouteSpec& spec, const DecodeOptions& options) {
+  const auto offset = static_cast<size_t>(half.data() - text.data());
+  MOETAPE_ASSIGN(Base64Reader reader, Base64Reader::create(traits.name(), half, offset));
+  return decode_file(reader, traits, spec, options);
+}
 
 }  // namespace
 
-std::string npy_header(IntType type, std::array<int64_t, 3> shape) {
-  const std::string_view descr = std::ranges::find(kDescrs, type, &Descr::type)->text;
-  const std::string rows = fmt::format("{}", shape[0]);
-  std::string dict = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}, {}), }}", descr,
-                                 rows, shape[1], shape[2]);
-  dict.append(kFirstDimensionDigits - rows.size(), ' ');
-  const size_t used = kNpyPrefixBytes + dict.size() + 1;
-  dict.append(kAlignment - used % kAlignment, ' ');
-  dict += '\n';
-  std::string header(kMagic);
-  header += {1, 0, static_cast<char>(dict.size() & 0xff), static_cast<char>(dict.size() >> 8)};
-  return header + dict;
+std::vector<Form> npy_forms(const Wanted& wanted) { return {file_form(Coding::kRaw, wanted)}; }
+
+std::vector<Form> base64_npy_forms(const Wanted& wanted) { return {file_form(Coding::kBase64, wanted)}; }
+
+std::vector<Form> split_npy_forms(const Wanted& wanted) {
+  Wanted prompt = wanted;
+  prompt.num_rows = wanted.prompt_rows;
+  Wanted others = wanted;
+  others.num_rows = wanted.num_rows - wanted.prompt_rows + 1;
+  std::vector<Form> forms = {file_form(Coding::kBase64, prompt), file_form(Coding::kBase64, others)};
+  forms[0].before = fmt::format(R"({{"{}":")", kPromptKey);
+  forms[1].before = fmt::format(R"(","{}":")", kOthersKey);
+  forms[1].after = R"("})";
+  forms[1].num_rows -= 1;
+  forms[1].surplus_rows = 1;
+  return forms;
 }
 
-Result<int64_t> npy_dict_bytes(std::string_view prefix) {
-  if (!prefix.starts_with(kMagic)) {
-    const auto [at, unused] = std::ranges::mismatch(prefix, kMagic);
-    const size_t position = static_cast<size_t>(at - prefix.begin());
-    return fail(ErrorCode::kCorruptData, "vllm: npy header: byte {}: expected the magic \\x93NUMPY, got {}",
-                position, shown_at(prefix, position));
-  }
-  const auto byte = [&](size_t index) {
-    return static_cast<int64_t>(static_cast<unsigned char>(prefix[index]));
-  };
-  if (byte(6) != 1 || byte(7) != 0) {
-    return fail(ErrorCode::kUnsupported, "vllm: npy version: expected 1.0, got {}.{}", byte(6), byte(7));
-  }
-  return byte(8) | byte(9) << 8;
+Result<Routes> decode_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                          const DecodeOptions& options) {
+  RawReader reader(text.data(), static_cast<int64_t>(text.size()));
+  return decode_file(reader, traits, spec, options);
 }
 
-Result<NpyDict> parse_npy_dict(std::string_view dict) { return DictParser(dict).parse(); }
+Result<Routes> decode_base64_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                                 const DecodeOptions& options) {
+  MOETAPE_ASSIGN(Base64Reader reader, Base64Reader::create(traits.name(), text));
+  return decode_file(reader, traits, spec, options);
+}
+
+Result<Routes> decode_split_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                                const DecodeOptions& options) {
+  MOETAPE_ASSIGN(const Halves halves, read_halves(traits.info, text));
+  DecodeOptions half = options;
+  half.num_rows.reset();
+  half.surplus_rows = 0;
+  MOETAPE_ASSIGN(const Routes prompt, decode_half(traits, text, *halves.prompt, spec, half));
+  half.start = prompt.end();
+  half.surplus_rows = 1 + options.surplus_rows;
+  MOETAPE_ASSIGN(const Routes others, decode_half(traits, text, *halves.others, spec, half));
+  MOETAPE_ASSIGN(const Routes all, prompt.extend(others));
+  if (!options.num_rows || *options.num_rows == all.num_rows()) return all;
+  return fail(ErrorCode::kWrongShape, "{}: rows: expected {}, got {}", traits.name(), *options.num_rows,
+              all.num_rows());
+}
 
 }  // namespace moetape::inline v0::wire

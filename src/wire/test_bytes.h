@@ -5,10 +5,18 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "moetape/wire.h"
 #include "routes/test_routes.h"
 
 namespace moetape::inline v0::wire {
+
+inline std::vector<Dialect> all_dialects() {
+  std::vector<Dialect> dialects;
+  for (int i = 0; i < kNumDialects; ++i) dialects.push_back(static_cast<Dialect>(i));
+  return dialects;
+}
 
 // [rows, MoE layers, k] → little-endian integers [rows, layers, k], zeros in dense layers.
 inline std::string raw_ids(const RouteSpec& spec, const Ids& ids, bool all_layers, int id_bytes) {

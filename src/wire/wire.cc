@@ -1,67 +1,183 @@
 #include "moetape/wire.h"
 
+#include <algorithm>
 #include <array>
 
+#include "base/checked.h"
 #include "base/fail.h"
+#include "simd/narrow.h"
 #include "wire/decoder.h"
 #include "wire/dialect.h"
 #include "wire/encoder.h"
+#include "wire/types.h"
 
 namespace moetape::inline v0 {
+namespace wire {
 namespace {
 
-struct Entry {
-  std::string_view name;
-  bool all_layers;
-  Result<wire::Form> (*form)(const RouteSpec& spec, int64_t num_rows);
-  Result<Routes> (*decode)(std::string_view text, const RouteSpec& spec, const DecodeOptions& options);
-};
+constexpr std::array kAll = {LayerAxis::kAll};
+constexpr std::array kMoe = {LayerAxis::kMoe};
+constexpr std::array kAllOrMoe = {LayerAxis::kAll, LayerAxis::kMoe};
+constexpr std::array kMoeOrAll = {LayerAxis::kMoe, LayerAxis::kAll};
+
+using enum IntType;
+constexpr std::array kSglangTypes = {kInt32, kUint16, kUint8};
+constexpr std::array kVllmTypes = {kUint8, kUint16, kInt16, kInt32};
+constexpr std::array kInt16Type = {kInt16};
+constexpr std::array kInt32Type = {kInt32};
+constexpr std::array kLightllmTypes = {kUint8, kInt16, kInt8};
+constexpr std::array kUnsignedTypes = {kUint8, kUint16};
+constexpr std::array kSkyrlTypes = {kUint8, kInt16, kInt32};
+constexpr std::array kSignedTypes = {kInt8, kInt16, kInt32};
+constexpr std::array kVerlTypes = {kInt16, kInt32};
+constexpr std::array kTrainerTypes = {kInt32, kInt16};
+constexpr std::array kAllTypes = {kUint8, kUint16, kInt8, kInt16, kInt32, kUint32, kInt64, kUint64};
+
+constexpr DialectInfo text(std::string_view name, std::span<const IntType> types,
+                           std::span<const LayerAxis> axes) {
+  return {.name = name, .types = types, .axes = axes};
+}
+
+constexpr DialectInfo array(std::string_view name, std::span<const IntType> types,
+                            std::span<const LayerAxis> axes) {
+  return {.name = name, .kind = FormKind::kArray, .types = types, .axes = axes};
+}
+
+constexpr DialectInfo kPrimeRl = {
+    .name = "prime-rl", .says_start = true, .types = kUnsignedTypes, .axes = kAll};
+constexpr DialectInfo kNemoRl = {
+    .name = "nemo-rl", .says_missing = true, .types = kSignedTypes, .axes = kAllOrMoe};
+constexpr DialectInfo kNpy = {.name = "npy", .kind = FormKind::kBytes, .types = kAllTypes, .axes = kAllOrMoe};
 
 // In the order of the enum.
-constexpr std::array kEntries = {
-    Entry{"sglang", true, wire::sglang_form, wire::decode_sglang},
-    Entry{"vllm", true, wire::vllm_form, wire::decode_vllm},
-    Entry{"lightllm", false, wire::lightllm_form, wire::decode_lightllm},
-};
+constexpr std::array<Traits, kNumDialects> kTraits = {{
+    {text("sglang", kSglangTypes, kAll), false, base64_forms, decode_base64},
+    {text("vllm", kVllmTypes, kAll), false, base64_npy_forms, decode_base64_npy},
+    {text("vllm-split", kVerlTypes, kAll), false, split_npy_forms, decode_split_npy},
+    {text("lightllm", kLightllmTypes, kMoe), false, lightllm_forms, decode_json_object},
+    {kPrimeRl, false, prime_rl_forms, decode_json_object},
+    {text("skyrl", kSkyrlTypes, kAll), true, skyrl_forms, decode_json_object},
+    {kNemoRl, false, nemo_rl_forms, decode_nemo_rl},
+    {text("megatron", kInt32Type, kMoeOrAll), false, lists_forms, decode_lists},
+    {array("trtllm", kInt16Type, kMoe), false, raw_forms, decode_raw},
+    {array("verl", kVerlTypes, kAll), false, raw_forms, decode_raw},
+    {array("slime", kTrainerTypes, kAll), false, raw_forms, decode_raw},
+    {array("miles", kTrainerTypes, kAll), false, raw_forms, decode_raw},
+    {kNpy, false, npy_forms, decode_npy},
+}};
 
-constexpr const Entry& entry_of(Dialect dialect) { return kEntries[static_cast<size_t>(dialect)]; }
+Result<IntType> type_to_write(const Traits& traits, const RouteSpec& spec, const EncodeOptions& options) {
+  const DialectInfo& info = traits.info;
+  if (!options.type) return first_type(info, spec.num_experts());
+  if (traits.narrowest) {
+    return fail(ErrorCode::kUnsupported, "{}: type: expected none, since it follows the largest id, got {}",
+                info.name, int_type_name(*options.type));
+  }
+  if (std::ranges::find(info.types, *options.type) == info.types.end()) {
+    return fail(ErrorCode::kUnsupported, "{}: type: expected {}, got {}", info.name, type_names(info.types),
+                int_type_name(*options.type));
+  }
+  if (!holds(*options.type, spec.num_experts() - 1)) {
+    return fail(ErrorCode::kUnsupported, "{}: type: expected one that counts {} experts, got {}", info.name,
+                spec.num_experts(), int_type_name(*options.type));
+  }
+  return *options.type;
+}
 
-Result<wire::Form> make_form(Dialect dialect, const RouteSpec& spec, int64_t num_rows) {
+Result<LayerAxis> axis_to_write(const DialectInfo& info, const EncodeOptions& options) {
+  const LayerAxis axis = options.layers.value_or(info.axes.front());
+  if (std::ranges::find(info.axes, axis) != info.axes.end()) return axis;
+  const auto name = [](LayerAxis some) { return some == LayerAxis::kAll ? "all" : "MoE layers only"; };
+  return fail(ErrorCode::kUnsupported, "{}: layers: expected {}, got {}", info.name, name(info.axes.front()),
+              name(axis));
+}
+
+Result<Wanted> make_wanted(const RouteSpec& spec, int64_t num_rows, Dialect dialect,
+                           const EncodeOptions& options, int64_t start) {
+  const Traits& traits = traits_of(dialect);
   if (num_rows < 0) return fail(ErrorCode::kInvalidArgument, "rows: expected 0 or more, got {}", num_rows);
-  return entry_of(dialect).form(spec, num_rows);
+  if (options.prompt_rows < 0 || options.prompt_rows > num_rows) {
+    return fail(ErrorCode::kOutOfRange, "prompt_rows: expected 0 to {}, got {}", num_rows,
+                options.prompt_rows);
+  }
+  MOETAPE_ASSIGN(const IntType type, type_to_write(traits, spec, options));
+  MOETAPE_ASSIGN(const LayerAxis axis, axis_to_write(traits.info, options));
+  return Wanted{.spec = spec,
+                .num_rows = num_rows,
+                .start = start,
+                .prompt_rows = options.prompt_rows,
+                .type = type,
+                .axis = axis};
+}
+
+// All rows of a source, as they come.
+Result<Routes> gather(RowSource& source) {
+  MOETAPE_ASSIGN(RoutesBuilder builder,
+                 RoutesBuilder::create(source.spec(), source.start(), source.num_rows()));
+  MOETAPE_TRY(source.pull(0, source.num_rows(), builder.ids(), builder.reasons()));
+  return std::move(builder).finish();
+}
+
+// The narrowest type that holds the ids that will be written.
+Result<IntType> narrowest_type(const DialectInfo& info, const Routes& routes, const EncodeOptions& options) {
+  const int id_bytes = routes.spec().id_bytes();
+  const int64_t num_ids = static_cast<int64_t>(routes.ids().size()) / id_bytes;
+  const int64_t largest = simd::largest_id(routes.ids().data(), id_bytes, num_ids);
+  const int64_t filled = options.missing == MissingFill::kDistinct ? routes.spec().top_k() - 1 : 0;
+  return first_type(info, std::max(largest, filled) + 1);
 }
 
 }  // namespace
 
-std::string_view dialect_name(Dialect dialect) { return entry_of(dialect).name; }
+const Traits& traits_of(Dialect dialect) { return kTraits[static_cast<size_t>(dialect)]; }
+
+}  // namespace wire
+
+const DialectInfo& dialect_info(Dialect dialect) { return wire::traits_of(dialect).info; }
+
+std::string_view dialect_name(Dialect dialect) { return dialect_info(dialect).name; }
 
 Result<Dialect> dialect_from_name(std::string_view name) {
   std::string names;
-  for (size_t i = 0; i < kEntries.size(); ++i) {
-    if (name == kEntries[i].name) return static_cast<Dialect>(i);
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", kEntries[i].name);
+  for (int i = 0; i < kNumDialects; ++i) {
+    const auto dialect = static_cast<Dialect>(i);
+    if (name == dialect_name(dialect)) return dialect;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", dialect_name(dialect));
   }
   return fail(ErrorCode::kInvalidArgument, "dialect: expected one of {}, got \"{}\"", names, name);
 }
 
-Result<size_t> encoded_size(const RouteSpec& spec, int64_t num_rows, Dialect dialect) {
-  MOETAPE_ASSIGN(const wire::Form form, make_form(dialect, spec, num_rows));
-  return wire::form_size(spec, num_rows, form);
+Result<size_t> encoded_size(const RouteSpec& spec, int64_t num_rows, Dialect dialect,
+                            const EncodeOptions& options, int64_t start) {
+  MOETAPE_ASSIGN(const wire::Wanted wanted, wire::make_wanted(spec, num_rows, dialect, options, start));
+  return wire::forms_size(spec, wire::traits_of(dialect).forms(wanted));
 }
 
-Status encode_into(RowSource& source, Dialect dialect, std::span<char> out, const EncodeOptions& options) {
-  MOETAPE_ASSIGN(const wire::Form form, make_form(dialect, source.spec(), source.num_rows()));
-  MOETAPE_ASSIGN(const size_t size, wire::form_size(source.spec(), source.num_rows(), form));
+Result<size_t> encode_into(RowSource& source, Dialect dialect, std::span<char> out,
+                           const EncodeOptions& options) {
+  const wire::Traits& traits = wire::traits_of(dialect);
+  MOETAPE_ASSIGN(wire::Wanted wanted,
+                 wire::make_wanted(source.spec(), source.num_rows(), dialect, options, source.start()));
+  std::vector<wire::Form> forms = traits.forms(wanted);
+  MOETAPE_ASSIGN(const size_t size, wire::forms_size(source.spec(), forms));
   if (out.size() < size) {
     return fail(ErrorCode::kCapacity, "out: expected room for {} characters, got {}", size, out.size());
   }
-  return wire::write_form(source, form, dialect_name(dialect), options, out.data());
+  if (!traits.narrowest || source.spec().id_bytes() == 1) {
+    return wire::write_forms(source, forms, traits.name(), options, out.data());
+  }
+  MOETAPE_ASSIGN(Routes routes, wire::gather(source));
+  MOETAPE_ASSIGN(wanted.type, wire::narrowest_type(traits.info, routes, options));
+  RoutesSource gathered(std::move(routes));
+  return wire::write_forms(gathered, traits.forms(wanted), traits.name(), options, out.data());
 }
 
 Result<std::string> encode(RowSource& source, Dialect dialect, const EncodeOptions& options) {
-  MOETAPE_ASSIGN(const size_t size, encoded_size(source.spec(), source.num_rows(), dialect));
+  MOETAPE_ASSIGN(const size_t size,
+                 encoded_size(source.spec(), source.num_rows(), dialect, options, source.start()));
   std::string text(size, '\0');
-  MOETAPE_TRY(encode_into(source, dialect, text, options));
+  MOETAPE_ASSIGN(const size_t written, encode_into(source, dialect, text, options));
+  text.resize(written);
   return text;
 }
 
@@ -70,18 +186,37 @@ Result<std::string> encode(const Routes& routes, Dialect dialect, const EncodeOp
   return encode(source, dialect, options);
 }
 
+Result<ArrayForm> array_form(const RouteSpec& spec, int64_t num_rows, Dialect dialect,
+                             const EncodeOptions& options) {
+  MOETAPE_ASSIGN(const wire::Wanted wanted, wire::make_wanted(spec, num_rows, dialect, options, 0));
+  return ArrayForm{wanted.type, wanted.shape()};
+}
+
 Result<Routes> decode(std::string_view text, Dialect dialect, const RouteSpec& spec,
                       const DecodeOptions& options) {
-  return entry_of(dialect).decode(text, spec, options);
+  const wire::Traits& traits = wire::traits_of(dialect);
+  return traits.decode(traits, text, spec, options);
 }
 
 Result<Routes> decode_array(const void* ids, IntType type, std::span<const int64_t> shape, Dialect dialect,
                             const RouteSpec& spec, const DecodeOptions& options) {
-  const Entry& entry = entry_of(dialect);
-  MOETAPE_TRY(wire::check_shape(spec, entry.name, entry.all_layers, shape));
-  const wire::Arrival arrival{
-      .dialect = entry.name, .all_layers = entry.all_layers, .type = type, .num_rows = shape[0]};
-  return wire::decode_rows(static_cast<const std::byte*>(ids), spec, arrival, options);
+  const DialectInfo& info = dialect_info(dialect);
+  if (dialect == Dialect::kVllmSplit) {
+    return fail(
+        ErrorCode::kUnsupported,
+        "{}: array: expected text; of arrays, each is \"vllm\" by itself, and the second has a surplus row",
+        info.name);
+  }
+  MOETAPE_ASSIGN(const LayerAxis axis, wire::axis_of(info, spec, shape));
+  const wire::Arrival arrival{.dialect = info.name,
+                              .axis = axis,
+                              .type = type,
+                              .num_rows = shape[0],
+                              .says_missing = info.says_missing};
+  const std::optional<int64_t> bytes = checked_multiply(shape[0], wire::arriving_row_bytes(spec, arrival));
+  if (!bytes) return fail(ErrorCode::kWrongShape, "{}: rows: expected fewer, got {}", info.name, shape[0]);
+  wire::RawReader reader(ids, *bytes);
+  return wire::decode_rows(reader, spec, arrival, options);
 }
 
 }  // namespace moetape::inline v0

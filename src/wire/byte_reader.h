@@ -1,0 +1,42 @@
+// The bytes of a form's ids, whatever they are written in, in pieces of any size.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "moetape/error.h"
+
+namespace moetape::inline v0::wire {
+
+// One thread; what it reads from must outlive it.
+class ByteReader {
+ public:
+  virtual ~ByteReader() = default;
+
+  // Bytes not yet read.
+  int64_t remaining() const { return remaining_; }
+
+  // The next `bytes` bytes, at most remaining(): at `scratch`, which has room for them, or where they are.
+  virtual Result<const std::byte*> next(int64_t bytes, std::byte* scratch) = 0;
+
+ protected:
+  int64_t remaining_ = 0;
+};
+
+class RawReader final : public ByteReader {
+ public:
+  RawReader(const void* bytes, int64_t size) : at_(static_cast<const std::byte*>(bytes)) {
+    remaining_ = size;
+  }
+  Result<const std::byte*> next(int64_t bytes, std::byte*) override {
+    const std::byte* const bytes_at = at_;
+    at_ += bytes;
+    remaining_ -= bytes;
+    return bytes_at;
+  }
+
+ private:
+  const std::byte* at_;
+};
+
+}  // namespace moetape::inline v0::wire
