@@ -32,9 +32,10 @@ enum class ErrorCode : uint8_t {
   kUnsupported,      // something that moetape does not do, by name
   kTimeout,          // something awaited did not happen in time
   kClosed,           // the object was closed
+  kIo,               // the system refused to open, read, write or name a file
 };
 
-inline constexpr int kNumErrorCodes = static_cast<int>(ErrorCode::kClosed) + 1;
+inline constexpr int kNumErrorCodes = static_cast<int>(ErrorCode::kIo) + 1;
 
 // One row of the table of codes.
 struct ErrorCodeInfo {

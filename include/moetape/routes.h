@@ -132,6 +132,9 @@ class RoutesBuilder {
   // kOutOfRange for a start below 0 or an end above the range of int64, kWrongShape for num_rows below 0,
   // kInvalidArgument or kOutOfMemory for more bytes than can be.
   static Result<RoutesBuilder> create(const RouteSpec& spec, int64_t start, int64_t num_rows);
+  // Around ids that are there already and only read, num_rows of them (kWrongShape): ids() is not for use,
+  // and rows that stay missing must be zero.
+  static Result<RoutesBuilder> wrap(const RouteSpec& spec, int64_t start, int64_t num_rows, Buffer ids);
 
   RoutesBuilder(RoutesBuilder&&) = default;
   RoutesBuilder& operator=(RoutesBuilder&&) = default;
@@ -147,11 +150,12 @@ class RoutesBuilder {
   Routes finish() &&;
 
  private:
-  RoutesBuilder(RouteSpec spec, int64_t start, int64_t num_rows);
+  RoutesBuilder(RouteSpec spec, int64_t start, int64_t num_rows, Buffer ids);
   Routes routes_;
   std::shared_ptr<Routes::Storage> storage_;
   std::byte* ids_ = nullptr;
   Reason* reasons_ = nullptr;
+  bool wraps_ = false;
 };
 
 // The rows of one token run recorded in stages: same span (kWrongShape), disjoint layers (kInvalidArgument),

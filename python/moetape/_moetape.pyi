@@ -100,6 +100,11 @@ class ClosedError(Error, ValueError):
 
     code: str = 'closed'
 
+class IoError(Error, OSError):
+    """Error of kind "io", and Python's OSError."""
+
+    code: str = 'io'
+
 class RouteSpec:
     """
     What is recorded of one stack of a model. An immutable value; any thread.

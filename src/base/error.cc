@@ -25,6 +25,7 @@ constexpr std::array<ErrorCodeInfo, kNumErrorCodes> kTable = {{
     {kUnsupported, "unsupported", "UnsupportedError", ""},
     {kTimeout, "timeout", "TimeoutError", "TimeoutError"},
     {kClosed, "closed", "ClosedError", "ValueError"},
+    {kIo, "io", "IoError", "OSError"},
 }};
 
 }  // namespace

@@ -233,19 +233,31 @@ bool Routes::operator==(const Routes& other) const {
   return num_rows_ == 0 || std::memcmp(ids().data(), other.ids().data(), ids().size()) == 0;
 }
 
-RoutesBuilder::RoutesBuilder(RouteSpec spec, int64_t start, int64_t num_rows) : routes_(std::move(spec)) {
+RoutesBuilder::RoutesBuilder(RouteSpec spec, int64_t start, int64_t num_rows, Buffer ids)
+    : routes_(std::move(spec)), storage_(std::make_shared<Routes::Storage>()) {
   routes_.start_ = start;
   routes_.num_rows_ = num_rows;
+  storage_->ids = std::move(ids);
+  storage_->reasons.assign(static_cast<size_t>(num_rows), Reason::kGap);
+  ids_ = storage_->ids.mutable_data();
+  reasons_ = storage_->reasons.data();
 }
 
 Result<RoutesBuilder> RoutesBuilder::create(const RouteSpec& spec, int64_t start, int64_t num_rows) {
   MOETAPE_ASSIGN(const int64_t ids_bytes, span_bytes(spec, start, num_rows));
-  RoutesBuilder builder(spec, start, num_rows);
-  builder.storage_ = std::make_shared<Routes::Storage>();
-  MOETAPE_ASSIGN(builder.storage_->ids, Buffer::allocate(ids_bytes));
-  builder.storage_->reasons.assign(static_cast<size_t>(num_rows), Reason::kGap);
-  builder.ids_ = builder.storage_->ids.mutable_data();
-  builder.reasons_ = builder.storage_->reasons.data();
+  MOETAPE_ASSIGN(Buffer ids, Buffer::allocate(ids_bytes));
+  return RoutesBuilder(spec, start, num_rows, std::move(ids));
+}
+
+Result<RoutesBuilder> RoutesBuilder::wrap(const RouteSpec& spec, int64_t start, int64_t num_rows,
+                                          Buffer ids) {
+  MOETAPE_ASSIGN(const int64_t ids_bytes, span_bytes(spec, start, num_rows));
+  if (ids.size() != ids_bytes) {
+    return fail(ErrorCode::kWrongShape, "ids: expected {} bytes for {} rows, got {}", ids_bytes, num_rows,
+                ids.size());
+  }
+  RoutesBuilder builder(spec, start, num_rows, std::move(ids));
+  builder.wraps_ = true;
   return builder;
 }
 
@@ -272,7 +284,8 @@ Routes RoutesBuilder::finish() && {
     const int64_t row_bytes = routes_.spec_.row_bytes();
     const int64_t num_rows = routes_.num_rows_;
     for (int64_t row = 0; row < num_rows; ++row) {
-      if (missing(reasons_[row])) std::memset(ids_ + row * row_bytes, 0, static_cast<size_t>(row_bytes));
+      if (missing(reasons_[row]) && !wraps_)
+        std::memset(ids_ + row * row_bytes, 0, static_cast<size_t>(row_bytes));
     }
     std::vector<Routes::Storage::Run> given;
     given.swap(storage.runs);

@@ -317,6 +317,27 @@ TEST(Routes, EqualityIsOfWhatIsKnown) {
   EXPECT_NE(build(value_of(RouteSpec::create(named)), table), routes) << "the same fingerprint, other fields";
 }
 
+TEST(Routes, WrapIdsThatLieSomewhereElse) {
+  const RouteSpec spec = make_spec({0, 1}, 2, 8);
+  const Routes routes =
+      build(spec, {.start = 4, .rows = {row_at(0, 3), missing_row(Reason::kLost), row_at(1)}});
+  const auto owner = std::make_shared<int>(1);
+  const std::span<const std::byte> ids = routes.ids();
+  const Buffer elsewhere = Buffer::wrap(ids.data(), std::ssize(ids), owner);
+
+  RoutesBuilder builder = value_of(RoutesBuilder::wrap(spec, 4, 3, elsewhere));
+  builder.reasons()[0] = builder.reasons()[2] = Reason::kValid;
+  builder.add_version(0, 2, 3);
+  const Routes wrapped = std::move(builder).finish();
+  EXPECT_EQ(wrapped, routes);
+  EXPECT_EQ(wrapped.ids().data(), ids.data()) << "nothing is copied";
+  EXPECT_EQ(owner.use_count(), 3) << "the owner lives as long as the routes";
+
+  expect_error(RoutesBuilder::wrap(spec, 4, 2, elsewhere), ErrorCode::kWrongShape,
+               "ids: expected 8 bytes for 2 rows, got 12");
+  EXPECT_EQ(RoutesBuilder::wrap(spec, -1, 3, elsewhere).error().code, ErrorCode::kOutOfRange);
+}
+
 TEST(RoutesSource, PullsRowsInPieces) {
   const RouteSpec spec = make_spec({0, 1}, 2, 8);
   const Routes routes =

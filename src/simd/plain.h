@@ -3,6 +3,7 @@
 #pragma once
 
 #include "simd/base64.h"
+#include "simd/bitpack.h"
 #include "simd/lists.h"
 #include "simd/narrow.h"
 #include "simd/widen.h"
@@ -19,5 +20,9 @@ void compare_lists(const ListsJob& job);
 void widen(void* out, IntType type, const std::byte* ids, int id_bytes, int64_t count);
 size_t base64_encode(char* out, const std::byte* in, size_t bytes);
 Base64Decoded base64_decode(std::byte* out, const char* in, size_t chars);
+void bitpack(std::byte* out, const std::byte* ids, int id_bytes, int bits, int64_t ids_in_row,
+             int64_t num_rows);
+void bitunpack(std::byte* ids, const std::byte* packed, int id_bytes, int bits, int64_t ids_in_row,
+               int64_t num_rows);
 
 }  // namespace moetape::inline v0::simd::plain

@@ -111,6 +111,7 @@ def test_exceptions_are_errors_of_moetape(kind: type[mt.Error]) -> None:
         (mt.CorruptDataError, ValueError),
         (mt.TimeoutError, builtins.TimeoutError),
         (mt.ClosedError, ValueError),
+        (mt.IoError, OSError),
     ],
 )
 def test_exceptions_are_what_python_calls_the_notion(kind: type[mt.Error], builtin: type[Exception]) -> None:

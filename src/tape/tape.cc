@@ -1,0 +1,145 @@
+#include "moetape/tape.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/fail.h"
+#include "base/memory_guard.h"
+#include "tape/checksum.h"
+#include "tape/sequence_reader.h"
+#include "tape/tape_impl.h"
+
+namespace moetape::inline v0 {
+
+using tape::Facts;
+using tape::FileReader;
+using tape::SequenceReader;
+
+std::string_view codec_name(Codec codec) { return codec == Codec::kNone ? "none" : "bitpack"; }
+
+Result<Codec> codec_from_name(std::string_view name) {
+  for (const Codec codec : {Codec::kNone, Codec::kBitpack}) {
+    if (name == codec_name(codec)) return codec;
+  }
+  return fail(ErrorCode::kInvalidArgument, "codec: expected none or bitpack, got {:?}", name);
+}
+
+Tape::Impl::Impl(std::string name, std::vector<std::shared_ptr<const FileReader>> files)
+    : name_(std::move(name)), files_(std::move(files)) {
+  const tape::Description& description = first().description();
+  options_ = {.codec = description.codec, .layer_groups = description.layer_groups};
+  for (const auto& file : files_) {
+    first_sequences_.push_back(num_sequences_);
+    num_sequences_ += file->num_sequences();
+    num_rows_ += file->num_rows();
+    file_list_.push_back(file->file());
+    if (files_.size() > 1) {
+      options_.max_file_bytes = std::max(options_.max_file_bytes, file->file().num_bytes);
+    }
+  }
+}
+
+Result<Tape::Impl::Place> Tape::Impl::place(int64_t sequence) const {
+  if (sequence < 0 || sequence >= num_sequences_) {
+    return fail(ErrorCode::kOutOfRange, "{}: sequence: expected one of [0, {}), got {}", name_,
+                num_sequences_, sequence);
+  }
+  const auto behind = std::ranges::upper_bound(first_sequences_, sequence);
+  const auto file = static_cast<size_t>(behind - first_sequences_.begin() - 1);
+  return Place{files_[file], sequence - first_sequences_[file]};
+}
+
+Status Tape::Impl::check_positions(int64_t sequence, const Facts& facts, int64_t start, int64_t end) const {
+  if (facts.start <= start && start <= end && end <= facts.end()) return {};
+  return fail(ErrorCode::kOutOfRange, "{}: sequence {}: expected positions within [{}, {}), got [{}, {})",
+              name_, sequence, facts.start, facts.end(), start, end);
+}
+
+const Tape::Impl::Names& Tape::Impl::names() const {
+  std::call_once(names_once_, [&] {
+    for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
+      const Result<Place> found = place(sequence);
+      const Result<Facts> facts = found->file->facts(found->sequence);
+      if (facts) {
+        names_.by_hash.emplace_back(tape::Checksum::of(std::as_bytes(std::span(facts->id))), sequence);
+      } else if (names_.num_damaged++ == 0) {
+        names_.first_damaged = sequence;
+      }
+    }
+    std::ranges::sort(names_.by_hash);
+  });
+  return names_;
+}
+
+Result<Tape> Tape::open(const std::string& path) {
+  MOETAPE_ASSIGN(std::shared_ptr<const FileReader> file, FileReader::open(path));
+  return Tape(std::make_shared<const Impl>(path, std::vector{std::move(file)}));
+}
+
+Result<Tape> Tape::from_bytes(Buffer bytes, std::string name) {
+  MOETAPE_ASSIGN(std::shared_ptr<const FileReader> file, FileReader::from_bytes(std::move(bytes), name));
+  return Tape(std::make_shared<const Impl>(std::move(name), std::vector{std::move(file)}));
+}
+
+const RouteSpec& Tape::spec() const { return impl_->first().description().spec; }
+int64_t Tape::num_sequences() const { return impl_->num_sequences_; }
+int64_t Tape::num_rows() const { return impl_->num_rows_; }
+const TapeOptions& Tape::options() const { return impl_->options_; }
+std::span<const TapeFile> Tape::files() const { return impl_->file_list_; }
+
+Result<TapeEntry> Tape::entry(int64_t sequence) const {
+  MOETAPE_ASSIGN(const Impl::Place place, impl_->place(sequence));
+  return guard_memory(impl_->name_, [&]() -> Result<TapeEntry> {
+    MOETAPE_ASSIGN(const Facts facts, place.file->facts(place.sequence));
+    return TapeEntry{.id = std::string(facts.id),
+                     .meta = std::string(facts.meta),
+                     .start = facts.start,
+                     .end = facts.end(),
+                     .num_missing = facts.num_missing(),
+                     .has_tokens = facts.token_offset >= 0,
+                     .versions = facts.versions(facts.start, facts.end())};
+  });
+}
+
+Result<std::vector<int64_t>> Tape::find(std::string_view id) const {
+  return guard_memory(impl_->name_, [&]() -> Result<std::vector<int64_t>> {
+    const Impl::Names& names = impl_->names();
+    const uint64_t hash = tape::Checksum::of(std::as_bytes(std::span(id)));
+    std::vector<int64_t> found;
+    for (auto it = std::ranges::lower_bound(names.by_hash, std::pair(hash, int64_t{0}));
+         it != names.by_hash.end() && it->first == hash; ++it) {
+      MOETAPE_ASSIGN(const TapeEntry entry, this->entry(it->second));
+      if (entry.id == id) found.push_back(it->second);
+    }
+    if (found.empty() && names.num_damaged > 0) {
+      return fail(ErrorCode::kCorruptData,
+                  "{}: {:?} is the id of no sequence that can be read; {} are damaged, sequence {} first",
+                  impl_->name_, id, names.num_damaged, names.first_damaged);
+    }
+    return found;
+  });
+}
+
+Result<Routes> Tape::read(int64_t sequence) const {
+  MOETAPE_ASSIGN(Impl::Place place, impl_->place(sequence));
+  MOETAPE_ASSIGN(SequenceReader reader, SequenceReader::create(std::move(place.file), place.sequence, {}));
+  return reader.read(0, reader.facts().num_rows());
+}
+
+Result<Routes> Tape::read(int64_t sequence, int64_t start, int64_t end,
+                          std::span<const int32_t> layers) const {
+  MOETAPE_ASSIGN(Impl::Place place, impl_->place(sequence));
+  MOETAPE_ASSIGN(SequenceReader reader,
+                 SequenceReader::create(std::move(place.file), place.sequence, layers));
+  const Facts& facts = reader.facts();
+  MOETAPE_TRY(impl_->check_positions(sequence, facts, start, end));
+  return reader.read(start - facts.start, end - facts.start);
+}
+
+Result<std::unique_ptr<RowSource>> Tape::rows(int64_t sequence) const {
+  MOETAPE_ASSIGN(Impl::Place place, impl_->place(sequence));
+  MOETAPE_ASSIGN(SequenceReader reader, SequenceReader::create(std::move(place.file), place.sequence, {}));
+  return std::make_unique<tape::TapeSource>(std::move(reader));
+}
+
+}  // namespace moetape::inline v0
