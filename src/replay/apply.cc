@@ -8,15 +8,25 @@
 #include "moetape/buffer.h"
 #include "replay/rotation.h"
 #include "replay/sources.h"
+#include "simd/copy.h"
 #include "simd/narrow.h"
 #include "simd/widen.h"
 
 namespace moetape::inline v0 {
 namespace {
 
-// Rows that are transposed together: few enough that they stay in the cache over all layers, enough that
-// every layer gets a long stretch.
-constexpr int64_t kBlockRows = 64;
+// Rows are transposed in blocks: small enough to stay in the cache over all layers, large enough that every
+// layer gets a long stretch at once.
+constexpr int64_t kStretchBytes = 4096;
+constexpr int64_t kMinBlockRows = 64;
+constexpr int64_t kMaxBlockRows = 256;
+
+int64_t block_rows(const RouteSpec& spec, IntType type) {
+  return std::clamp(kStretchBytes / (spec.top_k() * int_type_bytes(type)), kMinBlockRows, kMaxBlockRows);
+}
+
+// Results of this size do not stay in the caches.
+constexpr int64_t kStreamingBytes = int64_t{4} << 20;
 
 // Copies one list of ids; N = 0 where no length is known.
 template <size_t N>
@@ -27,10 +37,11 @@ void copy_list(std::byte* to, const std::byte* from, size_t bytes) {
 // Where the lists of a block's rows stand.
 class RowBlock {
  public:
-  explicit RowBlock(int64_t list_bytes) : list_bytes_(static_cast<size_t>(list_bytes)) {}
+  RowBlock(int64_t list_bytes, int64_t capacity)
+      : list_bytes_(static_cast<size_t>(list_bytes)), capacity_(capacity) {}
 
   int64_t size() const { return size_; }
-  bool full() const { return size_ == kBlockRows; }
+  bool full() const { return size_ == capacity_; }
   void clear() { size_ = 0; }
 
   // A recorded row: a list for each column.
@@ -69,9 +80,10 @@ class RowBlock {
   }
 
   size_t list_bytes_;
+  int64_t capacity_;
   int64_t size_ = 0;
-  std::array<const std::byte*, kBlockRows> lists_{};
-  std::array<size_t, kBlockRows> steps_{};  // from column to column, in bytes
+  std::array<const std::byte*, kMaxBlockRows> lists_{};
+  std::array<size_t, kMaxBlockRows> steps_{};  // from column to column, in bytes
 };
 
 // Experts whose ids the type can hold.
@@ -95,16 +107,17 @@ class PlanWriter {
         columns_(columns),
         type_(type),
         num_rows_(num_rows),
+        streaming_(num_rows * std::ssize(columns) * spec.top_k() * int_type_bytes(type) >= kStreamingBytes),
         out_(out),
         list_bytes_(int64_t{spec.top_k()} * spec.id_bytes()),
-        block_(list_bytes_),
+        block_(list_bytes_, block_rows(spec, type)),
         gathered_(scratch),
-        rotated_(scratch + kBlockRows * list_bytes_),
+        rotated_(scratch + kMaxBlockRows * list_bytes_),
         fill_(make_rotation(spec, type, first_expert)),
         live_(fill_) {}
 
   static int64_t scratch_bytes(const RouteSpec& spec) {
-    return 2 * kBlockRows * spec.top_k() * spec.id_bytes();
+    return 2 * kMaxBlockRows * spec.top_k() * spec.id_bytes();
   }
 
   Status replay(const std::byte* row) {
@@ -121,7 +134,7 @@ class PlanWriter {
     for (const int32_t column : columns_) {
       block_.gather(gathered_, column);
       MOETAPE_TRY(check_range(column, num_ids));
-      simd::widen(to, type_, gathered_, spec_.id_bytes(), num_ids);
+      simd::widen(to, type_, gathered_, spec_.id_bytes(), num_ids, streaming_);
       to += layer_bytes;
     }
     first_ += block_.size();
@@ -161,6 +174,7 @@ class PlanWriter {
   std::span<const int32_t> columns_;
   IntType type_;
   int64_t num_rows_;
+  bool streaming_;
   std::byte* out_;
   int64_t list_bytes_;
   RowBlock block_;
@@ -220,6 +234,7 @@ Result<int32_t> Plan::apply(std::span<const Routes> sources, IntType type, std::
   }
   MOETAPE_TRY(fill_to(num_rows_));
   MOETAPE_TRY(writer.flush());
+  simd::store_fence();
   return static_cast<int32_t>(num_columns);
 }
 

@@ -37,9 +37,14 @@ TEST(Widen, EqualsThePlainCodeAtEverySizeAndAlignment) {
         std::vector<std::byte> expected(bytes + 1, std::byte{0xA5});
         plain::widen(expected.data(), int_type, ids.data() + 1, id_bytes, count);
         on_every_target([&] {
-          std::vector<std::byte> got(bytes + 1, std::byte{0xA5});
-          widen(got.data(), int_type, ids.data() + 1, id_bytes, count);
-          ASSERT_EQ(got, expected) << int_type_name(int_type) << " " << count;
+          for (const bool streaming : {false, true}) {
+            for (const size_t offset : {0u, 1u, 8u}) {
+              std::vector<std::byte> got(offset + bytes + 1, std::byte{0xA5});
+              widen(got.data() + offset, int_type, ids.data() + 1, id_bytes, count, streaming);
+              got.erase(got.begin(), got.begin() + std::ptrdiff_t(offset));
+              ASSERT_EQ(got, expected) << int_type_name(int_type) << " " << count << " + " << offset;
+            }
+          }
         });
       }
     }
