@@ -33,5 +33,7 @@ NB_MODULE(_moetape, m) {
   moetape::bindings::bind_row_ids(m);
   moetape::bindings::bind_pipeline(m);
   moetape::bindings::bind_replay(m);
+  moetape::bindings::bind_compare(m);
+  moetape::bindings::bind_stats(m);
   name_public_modules(m);
 }

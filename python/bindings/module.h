@@ -15,5 +15,7 @@ void bind_wire(nanobind::module_& m);
 void bind_row_ids(nanobind::module_& m);
 void bind_pipeline(nanobind::module_& m);
 void bind_replay(nanobind::module_& m);
+void bind_compare(nanobind::module_& m);
+void bind_stats(nanobind::module_& m);
 
 }  // namespace moetape::bindings

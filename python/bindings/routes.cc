@@ -15,6 +15,7 @@
 #include "arrays.h"
 #include "module.h"
 #include "sequences.h"
+#include "sums.h"
 
 namespace moetape::bindings {
 namespace {
@@ -70,15 +71,7 @@ Runs versions(const Routes& routes) {
 }
 
 nb::dict missing(const Routes& routes) {
-  nb::dict result;
-  if (routes.complete()) return result;
-  const auto counts = routes.count_by_reason();
-  for (int i = 1; i < kNumReasons; ++i) {
-    const int64_t count = counts[static_cast<size_t>(i)];
-    const std::string_view name = reason_name(static_cast<Reason>(i));
-    if (count > 0) result[nb::str(name.data(), name.size())] = count;
-  }
-  return result;
+  return routes.complete() ? nb::dict() : reason_counts(routes.count_by_reason());
 }
 
 std::string repr(const Routes& routes) {

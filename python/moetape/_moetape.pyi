@@ -825,3 +825,310 @@ FILL: int = 0
 REPLAYED: int = 1
 
 LIVE: int = 2
+
+class Agreement:
+    """
+    Sums over rows that were compared. A router is one layer of one row; it is *unequal* where its two lists differ
+    in an id or in the order of ids, *rerouted* where they differ as sets. A row is unequal or rerouted if one of its
+    routers is. Rates are None where nothing was compared.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """Rows compared: valid in both."""
+
+    @property
+    def num_unequal_rows(self) -> int: ...
+
+    @property
+    def num_rerouted_rows(self) -> int: ...
+
+    @property
+    def num_routers(self) -> int:
+        """Rows x layers."""
+
+    @property
+    def num_unequal_routers(self) -> int: ...
+
+    @property
+    def num_rerouted_routers(self) -> int: ...
+
+    @property
+    def num_ids(self) -> int:
+        """top_k for every router."""
+
+    @property
+    def num_shared_ids(self) -> int:
+        """Of these, ids that stand in both lists."""
+
+    @property
+    def unequal_rows_rate(self) -> float | None: ...
+
+    @property
+    def rerouted_rows_rate(self) -> float | None: ...
+
+    @property
+    def unequal_routers_rate(self) -> float | None: ...
+
+    @property
+    def rerouted_routers_rate(self) -> float | None: ...
+
+    @property
+    def overlap(self) -> float | None:
+        """Shared ids / ids: the mean overlap of the sets."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+class ReroutedRow:
+    """One of the rows with the most rerouted routers."""
+
+    @property
+    def sequence(self) -> int: ...
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def token(self) -> int | None:
+        """That was fed there; None when not known."""
+
+    @property
+    def num_rerouted_routers(self) -> int: ...
+
+    @property
+    def num_unequal_routers(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Comparison:
+    """
+    How far records of the same tokens agree: sums, so that those of parts merge into that of the whole.
+
+    max_rerouted_rows: how many rows are kept by name. Memory is bounded by the spec and by how many different versions and
+    tokens there are. Made whole by moetape.compare.
+    """
+
+    def __init__(self, spec: RouteSpec, max_rerouted_rows: int = 32) -> None: ...
+
+    def add(self, a: Routes, b: Routes, sequence: int | None = None) -> None:
+        """
+        Two records of one sequence, row by row where positions agree; their spans may differ. Keeps the GIL.
+
+        sequence: what rerouted_rows call the pair; default: the number of pairs added so far. Raises SpecMismatchError for
+        another fingerprint, ConflictError naming the first position at which both carry a token and the two differ. A failed
+        call adds nothing.
+        """
+
+    def merge(self, other: Comparison) -> None:
+        """
+        As if what was added to `other` had been added here. Raises SpecMismatchError, and
+        InvalidArgumentError for another max_rerouted_rows.
+        """
+
+    def most_rerouted_tokens(self, most: int) -> list[tuple[int, Agreement]]:
+        """
+        (token, sums) of the tokens with the most rerouted routers, most first; those with none are left out.
+        """
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+    def __getstate__(self) -> tuple[Any, ...]: ...
+
+    def __setstate__(self, arg: tuple[Any, ...], /) -> None: ...
+
+    @property
+    def spec(self) -> RouteSpec:
+        """The RouteSpec."""
+
+    @property
+    def num_sequences(self) -> int:
+        """Pairs added."""
+
+    @property
+    def num_rows_only_in_a(self) -> int:
+        """Rows valid in a; in b missing or outside its span."""
+
+    @property
+    def num_rows_only_in_b(self) -> int: ...
+
+    @property
+    def num_rows_in_neither(self) -> int:
+        """Rows inside the span of a or b, and valid in none."""
+
+    @property
+    def missing_in_a(self) -> dict[str, int]:
+        """Rows that are not valid in a, by reason; gap outside its span."""
+
+    @property
+    def missing_in_b(self) -> dict[str, int]: ...
+
+    @property
+    def total(self) -> Agreement:
+        """Over all rows and layers."""
+
+    @property
+    def by_layer(self) -> dict[int, Agreement]:
+        """By global layer."""
+
+    @property
+    def by_position(self) -> list[tuple[int, int, Agreement]]:
+        """
+        (start, end, sums): at most 64 windows of positions, of one width, a power of two.
+        """
+
+    @property
+    def by_version(self) -> dict[tuple[int | None, int | None], Agreement]:
+        """By the versions of a and b; None = a row that carries none."""
+
+    @property
+    def by_token(self) -> dict[int, Agreement]:
+        """By the token fed, for rows whose token either record carries."""
+
+    @property
+    def rows_by_rerouted_routers(self) -> list[int]:
+        """Rows with 0, 1, ... rerouted routers, [layers + 1]."""
+
+    @property
+    def rerouted_rows(self) -> list[ReroutedRow]:
+        """
+        Rows with the most rerouted routers first, then the most unequal ones, then by sequence and position.
+        """
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+def compare(a: Routes | Iterable[Routes], b: Routes | Iterable[Routes], max_rerouted_rows: int = 32) -> Comparison:
+    """
+    The Comparison of two records: Routes of the same tokens, or iterables of them, pair after pair.
+
+    Iterables are walked in step and not kept, so records larger than memory can be compared. Raises WrongShapeError where
+    one ends before the other, InvalidArgumentError if both are empty, SpecMismatchError, ConflictError. Long pairs release
+    the GIL.
+    """
+
+class Balance:
+    """
+    How evenly a load (how often each of E experts was chosen) is spread. Made by moetape.balance.
+    """
+
+    @property
+    def max_over_mean(self) -> float:
+        """Busiest expert / mean, 1 .. E; MaxVio is this - 1."""
+
+    @property
+    def variation(self) -> float:
+        """Standard deviation / mean."""
+
+    @property
+    def entropy(self) -> float:
+        """Of the shares, / log E: 1 when even, 0 when one expert has all."""
+
+    @property
+    def gini(self) -> float:
+        """0 when even, 1 - 1/E when one expert has all."""
+
+    @property
+    def num_unused(self) -> int:
+        """Experts that were never chosen."""
+
+    def __repr__(self) -> str: ...
+
+def balance(load: numpy.typing.ArrayLike) -> Balance | None:
+    """
+    The Balance of a load, integers [experts] of 0 or more; None where nothing was chosen.
+    """
+
+class Stats:
+    """
+    What records hold, and how evenly they load the experts: sums over valid rows, so that those of parts merge into
+    that of the whole. Memory is bounded by the spec and by how many different versions there are. Made whole by
+    moetape.stats.
+    """
+
+    def __init__(self, spec: RouteSpec) -> None: ...
+
+    def add(self, routes: Routes) -> None:
+        """
+        One sequence, or a part of one. Keeps the GIL. Raises SpecMismatchError; a failed call adds nothing.
+        """
+
+    def merge(self, other: Stats) -> None:
+        """
+        Sums of both; along load_by_row the two lie side by side, as of ranks that ran at the same time.
+        Raises SpecMismatchError.
+        """
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+    def __getstate__(self) -> tuple[Any, ...]: ...
+
+    def __setstate__(self, arg: tuple[Any, ...], /) -> None: ...
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    @property
+    def spec(self) -> RouteSpec:
+        """The RouteSpec."""
+
+    @property
+    def num_sequences(self) -> int:
+        """Records added."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def num_valid_rows(self) -> int: ...
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Missing rows by reason."""
+
+    @property
+    def rows_by_version(self) -> dict[int | None, int]:
+        """Valid rows; None = rows that carry no version."""
+
+    @property
+    def load(self) -> numpy.typing.NDArray[numpy.int64]:
+        """How often each expert was chosen, [layers, num_experts]; a copy."""
+
+    @property
+    def load_by_version(self) -> list[tuple[int, int, numpy.typing.NDArray[numpy.int64]]]:
+        """
+        (first version, one behind the last, load): at most 64 windows of one width, a power of two.
+        """
+
+    @property
+    def load_by_row(self) -> list[tuple[int, int, numpy.typing.NDArray[numpy.int64]]]:
+        """
+        The same over rows in the order in which they were added, missing ones too.
+        """
+
+    @property
+    def balance(self) -> dict[int, Balance | None]:
+        """Of `load`, by global layer; None where nothing was chosen."""
+
+    @property
+    def reuse(self) -> dict[int, Agreement]:
+        """
+        By global layer: every valid row against the row before it. overlap is the share of experts that
+        neighbouring tokens have in common (by chance: top_k / num_experts).
+        """
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """All rows in each form: narrow (as kept), bitpacked, int32."""
+
+def stats(routes: Routes | Iterable[Routes]) -> Stats:
+    """
+    The Stats of one record, or of an iterable of them, which is not kept. Long records release the GIL.
+
+    Raises InvalidArgumentError for an empty iterable, SpecMismatchError.
+    """
