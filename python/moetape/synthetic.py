@@ -12,7 +12,7 @@ The ids of a row and layer differ. With a spec that allows repeats, `uniform` dr
 
 All are pure functions: the same arguments give the same routes (with one version of NumPy, whose streams of
 random numbers change seldom). Any thread. They raise WrongTypeError for what is no number, OutOfRangeError
-for one outside its range, and InvalidArgumentError for a spec with too few experts.
+for one outside its range, InvalidArgumentError for a spec with too few experts, and OutOfMemoryError.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moetape._moetape import Routes, RouteSpec
-from moetape.errors import InvalidArgumentError, OutOfRangeError, WrongTypeError
+from moetape.errors import InvalidArgumentError, OutOfMemoryError, OutOfRangeError, WrongTypeError
 
 __all__ = ["by_request", "by_token", "recent", "uniform", "zipf_tokens"]
 
@@ -39,11 +39,11 @@ def uniform(
     """Sequences of these lengths in which all choices of top_k experts are equally likely and independent."""
     spans = _checked_lengths(lengths)
     random = _random(seed, 0)
-    shape = (sum(spans), spec.num_moe_layers, spec.top_k)
+    ids = _new(spec, sum(spans))
     if spec.distinct:
-        ids = _distinct(random, shape, spec.num_experts)
+        _fill_distinct(random, ids, spec.num_experts)
     else:
-        ids = _integers(random, spec.num_experts, shape)
+        ids[:] = _integers(random, spec.num_experts, ids.shape)
     return _split(spec, ids, spans, version)
 
 
@@ -70,7 +70,7 @@ def recent(
     order = np.argsort([-length for length in spans], kind="stable")  # the first n are those that go on
     starts = (np.cumsum([0, *spans])[:-1])[order]
     falling = np.array(spans, np.int64)[order]
-    ids = np.empty((sum(spans), spec.num_moe_layers, spec.top_k), _id_type(spec.num_experts))
+    ids = _new(spec, sum(spans))
 
     # Of each sequence and layer: all experts, those of the current row first.
     streams = len(spans) * spec.num_moe_layers
@@ -161,6 +161,15 @@ def _random(seed: int, *stream: int) -> np.random.Generator:
     return np.random.default_rng([int(seed), *stream])
 
 
+def _new(spec: RouteSpec, num_rows: int) -> Ids:
+    try:
+        return np.empty((num_rows, spec.num_moe_layers, spec.top_k), _id_type(spec.num_experts))
+    except (MemoryError, ValueError) as error:
+        raise OutOfMemoryError(
+            f"lengths: expected memory for {num_rows} rows of {spec.row_bytes} bytes, got {error}"
+        ) from error
+
+
 def _id_type(num_experts: int) -> Any:
     return np.uint8 if num_experts <= 256 else np.uint16
 
@@ -171,14 +180,19 @@ def _integers(random: np.random.Generator, end: int, shape: int | tuple[int, ...
 
 def _distinct(random: np.random.Generator, shape: tuple[int, ...], end: int) -> Ids:
     """Ids below `end`, different along the last axis; all choices, and orders, are equally likely."""
-    result = np.empty(shape, _id_type(end))
-    sets = result.reshape(-1, shape[-1])
+    ids: Ids = np.empty(shape, _id_type(end))
+    _fill_distinct(random, ids, end)
+    return ids
+
+
+def _fill_distinct(random: np.random.Generator, ids: Ids, end: int) -> None:
+    top_k = ids.shape[-1]
+    sets = ids.reshape(-1, top_k)
     for first in range(0, len(sets), _BLOCK):
-        columns = _integers(random, end, (shape[-1], len(sets[first : first + _BLOCK])))
-        for k in range(1, shape[-1]):
+        columns = _integers(random, end, (top_k, len(sets[first : first + _BLOCK])))
+        for k in range(1, top_k):
             _redraw_repeats(random, columns[:k], columns[k], end)
         sets[first : first + _BLOCK] = columns.T
-    return result
 
 
 def _redraw_repeats(random: np.random.Generator, before: Ids, column: Ids, end: int) -> None:
@@ -231,7 +245,7 @@ def _preferring(
     """Ids [rows, layers, k], of which a share are favourites[group of the row, layer]."""
     size = favourites.shape[2]
     favourites = np.sort(favourites, axis=2)
-    ids = np.empty((len(groups), spec.num_moe_layers, spec.top_k), favourites.dtype)
+    ids = _new(spec, len(groups))
     picks = _picks(random, size, spec.top_k), _picks(random, spec.num_experts - size, spec.top_k)
     rows_at_once = max(1, _BLOCK // spec.num_moe_layers)
     for first in range(0, len(groups), rows_at_once):
@@ -300,7 +314,7 @@ def _checked_tokens(index: int, part: npt.ArrayLike) -> npt.NDArray[np.int32]:
 
 
 def _check_share(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise WrongTypeError(f"{name}: expected a number, got {value!r}")
     if not 0 <= value <= 1:
         raise OutOfRangeError(f"{name}: expected 0 to 1, got {value}")

@@ -144,6 +144,13 @@ def test_parts_of_a_table_are_parts_of_the_sequences() -> None:
     assert_same(from_arrow(table.slice(2, 4)), [ALL[0].slice(102, 106)])
     assert_same(from_arrow(table.filter(pa.array(numbers > 1)).combine_chunks()), ALL[1:])
     assert from_arrow(table.slice(0, 0)) == []
+    whole = pa.concat_tables([table.slice(3), table.slice(0, 3)])
+    with pytest.raises(mt.CorruptDataError, match="rows of 1 together"):
+        from_arrow(whole)
+
+
+def test_a_table_that_says_it_has_many_sequences_costs_nothing() -> None:
+    assert from_arrow(with_header(num_sequences=2**60)) == [make(2)]
 
 
 def test_tables_of_other_tools_are_taken() -> None:
@@ -229,18 +236,20 @@ FOUR = distinct_ids(4).tolist()
         (
             lambda: with_column("ids", [*FOUR[:3], [[0, None]] * 3]),
             mt.CorruptDataError,
-            "null at position 3",
+            "null within row 3",
         ),
         (
             lambda: with_column("ids", [*FOUR[:3], [[0, 1], None, [0, 1]]]),
             mt.CorruptDataError,
-            "null at position 3",
+            "null within row 3",
         ),
         (lambda: with_header(format="x"), mt.UnsupportedError, "'x'"),
         (lambda: with_header(format_version=2), mt.UnsupportedError, "version 1, got 'routes' of 2"),
         (lambda: with_header(spec={}), mt.CorruptDataError, "fields of a spec"),
         (lambda: with_header(fingerprint="0"), mt.CorruptDataError, "fingerprint"),
         (lambda: with_header(empty=[1]), mt.CorruptDataError, "its sequences"),
+        (lambda: with_header(num_sequences="3"), mt.CorruptDataError, "'3'"),
+        (lambda: with_header(num_sequences=-1), mt.CorruptDataError, "-1"),
         (
             lambda: to_arrow([make(2)]).replace_schema_metadata({"moetape": "{"}),
             mt.CorruptDataError,

@@ -166,6 +166,8 @@ def test_zipf_tokens_fall_off_as_they_say() -> None:
         (lambda: synthetic.uniform(SPEC, 5), mt.WrongTypeError, "lengths: expected one"),
         (lambda: synthetic.uniform(SPEC, [3, -1]), mt.OutOfRangeError, r"lengths\[1\].*-1"),
         (lambda: synthetic.uniform(SPEC, [1.5]), mt.WrongTypeError, r"lengths\[0\].*1.5"),
+        (lambda: synthetic.uniform(SPEC, [2**40 - 1] * 2**10), mt.OutOfMemoryError, "rows of 12 bytes"),
+        (lambda: synthetic.recent(SPEC, [2**40 - 1] * 2**10), mt.OutOfMemoryError, "lengths"),
         (lambda: synthetic.uniform(SPEC, [1], seed=-1), mt.OutOfRangeError, "seed.*-1"),
         (lambda: synthetic.uniform(SPEC, [1], seed="x"), mt.WrongTypeError, "seed.*'x'"),
         (lambda: synthetic.uniform(SPEC, [1], version=-1), mt.OutOfRangeError, "version"),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from moetape._moetape import REASONS, Routes, RouteSpec
-from moetape.arrow.schema import Empty, Header, ids_type, pyarrow
-from moetape.errors import CorruptDataError, Error, WrongShapeError, WrongTypeError
-
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from moetape.arrow.columns import Flags, Ids, Numbers, found, numbers_of, optional_numbers_of, reasons_of
+from moetape.arrow.schema import Empty, Header, pyarrow
+from moetape.errors import CorruptDataError, Error, WrongTypeError
 
 
 def from_arrow(table: Any, spec: RouteSpec | None = None) -> list[Routes]:
@@ -28,25 +27,25 @@ def from_arrow(table: Any, spec: RouteSpec | None = None) -> list[Routes]:
     unknown spec, and for ids that cannot be what Routes.from_ids does.
     """
     header = Header.of(_checked(table).schema.metadata, spec)
-    rows = _Rows(table)
-    found = {number: rows.routes(header.spec, number, first, end) for number, first, end in rows.sequences}
-    for one in _empty(header, rows):
-        found[one.sequence] = _without_rows(header.spec, one)
-    return [found[number] for number in sorted(found)]
+    runs = _sequences(table)
+    rows = _Rows(table, header.spec)
+    sequences = {run.number: rows.routes(run) for run in runs}
+    for one in _empty(header, runs):
+        sequences[one.sequence] = _without_rows(header.spec, one)
+    return [sequences[number] for number in sorted(sequences)]
 
 
 def sequence_ids(table: Any) -> list[str] | None:
     """The name of each sequence that from_arrow gives, or None for a table without names."""
-    rows = _Rows(_checked(table))
+    runs = _sequences(_checked(table))
     if "sequence_id" not in table.schema.names:
         return None
-    column = table.column("sequence_id")
-    found = {number: column[first].as_py() for number, first, _ in rows.sequences}
+    firsts = found(table, "sequence_id").take(pyarrow().array([run.first for run in runs], "int64"))
+    names = dict(zip((run.number for run in runs), firsts.to_pylist(), strict=True))
     if table.schema.metadata:
-        found |= {
-            one.sequence: one.sequence_id for one in _empty(Header.of(table.schema.metadata, None), rows)
-        }
-    return [found[number] for number in sorted(found)]
+        empty = _empty(Header.of(table.schema.metadata, None), runs)
+        names |= {one.sequence: one.sequence_id for one in empty}
+    return [names[number] for number in sorted(names)]
 
 
 def _checked(table: Any) -> Any:
@@ -55,10 +54,36 @@ def _checked(table: Any) -> Any:
     return table
 
 
-def _empty(header: Header, rows: _Rows) -> list[Empty]:
+class _Run(NamedTuple):
+    """Rows [first, end) of the table are those of a sequence."""
+
+    number: int
+    first: int
+    end: int
+
+
+def _sequences(table: Any) -> list[_Run]:
+    numbers = numbers_of(table, "sequence")
+    runs = [_Run(int(numbers[first]), first, end) for first, end in _equal_runs(numbers)]
+    seen: set[int] = set()
+    for run in runs:
+        if run.number in seen:
+            raise CorruptDataError(
+                f"sequence: expected the rows of {run.number} together, got more at row {run.first}"
+            )
+        seen.add(run.number)
+    return runs
+
+
+def _empty(header: Header, runs: Sequence[_Run]) -> list[Empty]:
     """The sequences without rows, if the table is whole."""
-    numbers = {number for number, _, _ in rows.sequences} | {one.sequence for one in header.empty}
-    return [*header.empty] if numbers == set(range(header.num_sequences)) else []
+    numbers = {run.number for run in runs} | {one.sequence for one in header.empty}
+    is_whole = (
+        len(numbers) == len(runs) + len(header.empty) == header.num_sequences
+        and min(numbers, default=0) == 0
+        and max(numbers, default=-1) == header.num_sequences - 1
+    )
+    return [*header.empty] if is_whole else []
 
 
 def _without_rows(spec: RouteSpec, one: Empty) -> Routes:
@@ -68,170 +93,70 @@ def _without_rows(spec: RouteSpec, one: Empty) -> Routes:
 
 
 class _Rows:
-    """The columns of a table, and where its sequences are: (number, first row, row behind the last)."""
+    """The columns that make Routes."""
 
-    def __init__(self, table: Any) -> None:
-        self._table = table
-        self._positions = self._required("position")
-        self._tokens = self._optional("token")
-        self._versions = self._optional("version")
-        self._reasons = self._reason_column()
-        self.sequences = self._find_sequences(self._required("sequence"))
+    def __init__(self, table: Any, spec: RouteSpec) -> None:
+        self._spec = spec
+        self._positions = numbers_of(table, "position")
+        self._tokens, self._has_token = optional_numbers_of(table, "token")
+        self._versions, self._has_version = optional_numbers_of(table, "version")
+        self._reasons = reasons_of(table)
+        self._ids = Ids(table, spec)
 
-    def routes(self, spec: RouteSpec, number: int, first: int, end: int) -> Routes:
+    def routes(self, run: _Run) -> Routes:
         try:
-            return self._routes(spec, first, end)
+            return self._routes(slice(run.first, run.end))
         except Error as error:
-            raise type(error)(f"sequence {number}: {error}") from error
+            raise type(error)(f"sequence {run.number}: {error}") from error
 
-    def _routes(self, spec: RouteSpec, first: int, end: int) -> Routes:
-        positions = self._positions[first:end]
-        steps = np.flatnonzero(np.diff(positions) != 1)
-        if steps.size:
-            before, after = positions[steps[0] : steps[0] + 2]
-            raise CorruptDataError(f"position: expected {before + 1} behind {before}, got {after}")
-        ids, valid = self._ids(spec, first, end)
-        reasons = self._reasons_of(valid, first, end)
-        start = int(positions[0])
-        runs = _runs(*self._slice(self._versions, first, end), start)
+    def _routes(self, rows: slice) -> Routes:
+        start = _start_of(self._positions[rows])
+        ids, valid = self._ids.rows(rows.start, rows.stop)
+        reasons = self._reasons_of(valid, rows)
+        keys = np.where(self._has_version[rows], self._versions[rows], -1)
+        versions = [
+            (start + first, start + end, int(keys[first]))
+            for first, end in _equal_runs(keys)
+            if self._has_version[rows.start + first]
+        ]
         routes = Routes.__new__(Routes)  # as pickle does: it checks, and keeps reasons and several versions
-        routes.__setstate__((spec, start, ids, reasons, runs, self._tokens_of(first, end)))
+        routes.__setstate__((self._spec, start, ids, reasons, versions, self._tokens_of(rows)))
         return routes
 
-    # ---- columns of numbers
-
-    def _find(self, name: str) -> Any:
-        """The column of a name, or None."""
-        places = self._table.schema.get_all_field_indices(name)
-        if len(places) > 1:
-            raise CorruptDataError(f"{name}: expected one column, got {len(places)}")
-        return self._table.column(places[0]) if places else None
-
-    def _found(self, name: str) -> Any:
-        column = self._find(name)
-        if column is None:
-            raise CorruptDataError(
-                f"{name}: expected such a column, got {', '.join(self._table.schema.names)}"
-            )
-        return column
-
-    def _required(self, name: str) -> Numbers:
-        column = _cast(name, self._found(name), pyarrow().int64())
-        if column.null_count:
-            raise CorruptDataError(f"{name}: expected a number in each row, got {column.null_count} nulls")
-        return np.asarray(column, np.int64)
-
-    def _optional(self, name: str) -> tuple[Numbers, Flags]:
-        """Values, and which are known."""
-        column = self._find(name)
-        if column is None:
-            return np.zeros(self._table.num_rows, np.int64), np.zeros(self._table.num_rows, np.bool_)
-        column = _cast(name, column, pyarrow().int64())
-        return np.asarray(column.fill_null(0), np.int64), np.asarray(column.is_valid(), np.bool_)
-
-    def _reason_column(self) -> npt.NDArray[np.uint8] | None:
-        pa = pyarrow()
-        column = self._find("missing")
-        if column is None:
-            return None
-        names = _cast("missing", column, pa.string())
-        indices = pa.compute.index_in(names, value_set=pa.array(REASONS, pa.string()))
-        unknown = np.flatnonzero(np.asarray(pa.compute.and_(names.is_valid(), indices.is_null())))
-        if unknown.size:
-            raise CorruptDataError(
-                f"missing: expected one of {REASONS}, got {names[int(unknown[0])].as_py()!r}"
-            )
-        return np.asarray(indices.fill_null(0), np.uint8)
-
-    def _find_sequences(self, numbers: Numbers) -> list[tuple[int, int, int]]:
-        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        found = [(int(numbers[first]), first, end) for first, end in pairwise(bounds) if first < end]
-        seen: set[int] = set()
-        for number, first, _ in found:
-            if number in seen:
-                raise CorruptDataError(
-                    f"sequence: expected the rows of {number} together, got more at row {first}"
-                )
-            seen.add(number)
-        return found
-
-    def _slice(self, column: tuple[Numbers, Flags], first: int, end: int) -> tuple[Numbers, Flags]:
-        return column[0][first:end], column[1][first:end]
-
-    def _tokens_of(self, first: int, end: int) -> Numbers | None:
-        tokens, known = self._slice(self._tokens, first, end)
+    def _tokens_of(self, rows: slice) -> Numbers | None:
+        known = self._has_token[rows]
         if not known.any():
             return None
         if not known.all():
             raise CorruptDataError(
                 f"token: expected one in each row or in none, got {np.count_nonzero(~known)} nulls"
             )
-        return tokens
+        return self._tokens[rows]
 
-    def _reasons_of(self, valid: Flags, first: int, end: int) -> npt.NDArray[np.uint8]:
+    def _reasons_of(self, valid: Flags, rows: slice) -> npt.NDArray[np.uint8]:
         if self._reasons is None:
             return np.where(valid, 0, REASONS.index("not_sent")).astype(np.uint8)
-        reasons = self._reasons[first:end]
+        reasons = self._reasons[rows]
         wrong = np.flatnonzero((reasons == 0) != valid)
         if wrong.size:
             place = int(wrong[0])
             raise CorruptDataError(
                 "missing: expected a reason where ids are null and only there, got "
                 f"{REASONS[reasons[place]]!r} and {'ids' if valid[place] else 'null'} at position "
-                f"{self._positions[first + place]}"
+                f"{self._positions[rows.start + place]}"
             )
         return reasons
 
-    # ---- ids
 
-    def _ids(self, spec: RouteSpec, first: int, end: int) -> tuple[npt.NDArray[Any], Flags]:
-        """Ids [rows, layers, k], a view where the table has them as one piece, and which rows have any."""
-        rows = self._cast_ids(spec, first, end)
-        valid = np.asarray(rows.is_valid())
-        layers = _items(rows, spec.num_moe_layers)
-        leaf = _items(layers, spec.top_k)
-        for level in (layers, leaf):
-            absent = np.asarray(level.is_null()).reshape(len(rows), -1).any(axis=1) & valid
-            if absent.any():
-                position = self._positions[first + int(np.flatnonzero(absent)[0])]
-                raise CorruptDataError(
-                    f"ids: expected all of them or null for the row, got a null at position {position}"
-                )
-        ids = leaf.fill_null(0).to_numpy() if leaf.null_count else leaf.to_numpy()
-        return ids.reshape(len(rows), spec.num_moe_layers, spec.top_k), valid
-
-    def _cast_ids(self, spec: RouteSpec, first: int, end: int) -> Any:
-        pa = pyarrow()
-        column = self._found("ids").slice(first, end - first)
-        kind = column.type
-        item = getattr(getattr(kind, "value_type", None), "value_type", None)
-        if item is None or not (pa.types.is_integer(item) or pa.types.is_floating(item)):
-            raise WrongTypeError(f"ids: expected lists of lists of integers, got {kind}")
-        rows = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-        try:
-            rows = rows.cast(ids_type(spec, item))
-        except pa.ArrowException as error:
-            raise WrongShapeError(
-                f"ids: expected [{spec.num_moe_layers}][{spec.top_k}] in each row, got {kind}: {error}"
-            ) from error
-        # pandas makes floats of integers that stand beside nulls.
-        return _cast("ids", rows, ids_type(spec, pa.int64())) if pa.types.is_floating(item) else rows
+def _start_of(positions: Numbers) -> int:
+    steps = np.flatnonzero(np.diff(positions) != 1)
+    if steps.size:
+        before, after = positions[steps[0] : steps[0] + 2]
+        raise CorruptDataError(f"position: expected {before + 1} behind {before}, got {after}")
+    return int(positions[0])
 
 
-def _cast(name: str, column: Any, kind: Any) -> Any:
-    try:
-        return column.cast(kind)
-    except pyarrow().ArrowException as error:
-        raise WrongTypeError(f"{name}: expected {kind}, got {column.type}: {error}") from error
-
-
-def _items(lists: Any, size: int) -> Any:
-    """What stands in fixed-size lists, those of null lists included, without a copy."""
-    return lists.values.slice(lists.offset * size, len(lists) * size)
-
-
-def _runs(versions: Numbers, known: Flags, start: int) -> list[tuple[int, int, int]]:
-    """Runs of rows with one version, in positions."""
-    keys = np.where(known, versions, -1)
-    bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
-    return [(start + first, start + end, int(keys[first])) for first, end in pairwise(bounds) if known[first]]
+def _equal_runs(values: Numbers) -> list[tuple[int, int]]:
+    """[first, end) of each run of equal values."""
+    bounds = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    return [(first, end) for first, end in pairwise(bounds) if first < end]

@@ -115,7 +115,9 @@ def _parsed(text: bytes, spec: RouteSpec | None) -> Header:
         written = RouteSpec(**named, excluded=excluded)
         fingerprint = int(fields["fingerprint"], 16)
         empty = [Empty(**one) for one in fields["empty"]]
-        num_sequences = int(fields["num_sequences"])
+        numbers = [fields["num_sequences"], *(one.sequence for one in empty), *(one.start for one in empty)]
+        if any(not isinstance(number, int) or number < 0 for number in numbers):
+            raise CorruptDataError(f"expected sequences and starts of 0 or more, got {numbers}")
     except (Error, LookupError, TypeError, ValueError, AttributeError) as error:
         raise CorruptDataError(
             f"metadata: expected the fields of a spec and its sequences, got {error!r}"
@@ -126,4 +128,4 @@ def _parsed(text: bytes, spec: RouteSpec | None) -> Header:
         )
     if spec is not None and spec.fingerprint != fingerprint:
         raise SpecMismatchError(f"table: expected routes of {spec!r}, got {written!r}")
-    return Header(spec or written, num_sequences, empty)
+    return Header(spec or written, fields["num_sequences"], empty)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from moetape._moetape import REASONS, Routes
 from moetape.arrow.schema import KEY, Empty, Header, pyarrow, schema_of
@@ -20,10 +21,12 @@ def to_arrow(routes: Routes | Iterable[Routes], sequence_ids: Sequence[str] | No
     """
     sequences = _checked_sequences(routes)
     names = _checked_names(sequence_ids, len(sequences))
-    schema = schema_of(sequences[0].spec, named=names is not None).with_metadata(
-        {KEY: _header_of(sequences, names).to_bytes()}
+    schema = schema_of(sequences[0].spec, named=names is not None)
+    columns = _columns(schema, sequences, names)
+    return pyarrow().table(
+        [columns[name] for name in schema.names],
+        schema=schema.with_metadata({KEY: _header_of(sequences, names).to_bytes()}),
     )
-    return pyarrow().Table.from_batches(list(_batches(schema, sequences, names)), schema)
 
 
 def _checked_sequences(routes: Routes | Iterable[Routes]) -> list[Routes]:
@@ -65,36 +68,43 @@ def _header_of(sequences: Sequence[Routes], names: Sequence[str] | None) -> Head
     return Header(sequences[0].spec, len(sequences), empty)
 
 
-def _batches(schema: Any, sequences: Sequence[Routes], names: Sequence[str] | None) -> Iterator[Any]:
-    """One batch a sequence that has rows."""
+def _columns(schema: Any, sequences: Sequence[Routes], names: Sequence[str] | None) -> dict[str, Any]:
+    """Columns by name; those that are views have one chunk a sequence."""
     pa = pyarrow()
-    reasons = pa.array(REASONS, pa.string())
-    labels = None if names is None else pa.array(names, pa.string())
-    for number, one in enumerate(sequences):
-        if len(one) == 0:
-            continue
-        numbers = pa.array(np.full(len(one), number, np.int32))
-        columns = {
-            "sequence": numbers,
-            "position": pa.array(np.arange(one.start, one.end, dtype=np.int64)),
-            "token": pa.nulls(len(one), pa.int32()) if one.tokens is None else pa.array(one.tokens),
-            "version": _versions(one),
-            "missing": pa.DictionaryArray.from_arrays(
-                pa.array(one.reasons.astype(np.int8), mask=one.valid), reasons
-            ),
-            "ids": _ids(one, schema.field("ids").type),
-        }
-        if labels is not None:
-            columns["sequence_id"] = pa.DictionaryArray.from_arrays(numbers, labels)
-        yield pa.record_batch([columns[name] for name in schema.names], schema=schema)
+    with_rows = [one for one in sequences if len(one)]
+    reasons = _joined([one.reasons for one in with_rows], np.int8)
+    numbers = pa.array(np.repeat(np.arange(len(sequences), dtype=np.int32), [len(one) for one in sequences]))
+    tokens = [
+        pa.nulls(len(one), pa.int32()) if one.tokens is None else pa.array(one.tokens) for one in with_rows
+    ]
+    kind = schema.field("ids").type
+    columns = {
+        "sequence": numbers,
+        "position": pa.array(_joined([np.arange(one.start, one.end) for one in with_rows], np.int64)),
+        "token": pa.chunked_array(tokens, pa.int32()),
+        "version": _versions(with_rows, len(reasons)),
+        "missing": pa.DictionaryArray.from_arrays(pa.array(reasons, mask=reasons == 0), pa.array(REASONS)),
+        "ids": pa.chunked_array([_ids(one, kind) for one in with_rows], kind),
+    }
+    if names is not None:
+        columns["sequence_id"] = pa.DictionaryArray.from_arrays(numbers, pa.array(names, pa.string()))
+    return columns
 
 
-def _versions(routes: Routes) -> Any:
-    versions = np.zeros(len(routes), np.int32)
-    unknown = np.ones(len(routes), np.bool_)
-    for start, end, version in routes.versions:
-        versions[start - routes.start : end - routes.start] = version
-        unknown[start - routes.start : end - routes.start] = False
+def _joined(parts: Sequence[npt.NDArray[Any]], kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.concatenate([np.empty(0, kind), *parts], dtype=kind, casting="unsafe")
+
+
+def _versions(sequences: Sequence[Routes], num_rows: int) -> Any:
+    versions = np.zeros(num_rows, np.int32)
+    unknown = np.ones(num_rows, np.bool_)
+    first = 0  # row of the sequence
+    for routes in sequences:
+        for start, end, version in routes.versions:
+            rows = slice(first + start - routes.start, first + end - routes.start)
+            versions[rows] = version
+            unknown[rows] = False
+        first += len(routes)
     return pyarrow().array(versions, mask=unknown)
 
 
