@@ -180,36 +180,17 @@ class Summary:
     version: int
     train_loss: float
     held_out_loss: float
-    imbalance: list[float]  # by layer: the load of the fullest expert over the mean load
-    reused: float  # share of ids that the token before used, too; top_k / num_experts by chance
-    routers: float  # share of layers and tokens where server and trainer chose other experts
-    tokens: float  # share of tokens with such a layer
-
-    @classmethod
-    def of(cls, record: Record, version: int, train_loss: float, held_out_loss: float) -> Summary:
-        spec = record.served[0].spec
-        ids = np.concatenate([routes.ids for routes in record.served])
-        counts = [np.bincount(ids[:, column].ravel()) for column in range(spec.num_moe_layers)]
-        again = [
-            (one.ids[1:, :, :, None] == one.ids[:-1, :, None, :]).any(axis=3).ravel() for one in record.served
-        ]
-        other = np.concatenate([routes.ids for routes in record.trained])
-        differs = (np.sort(ids, axis=2) != np.sort(other, axis=2)).any(axis=2)
-        return cls(
-            version,
-            train_loss,
-            held_out_loss,
-            [float(count.max() * spec.num_experts / count.sum()) for count in counts],
-            float(np.concatenate(again).mean()),
-            float(differs.mean()),
-            float(differs.any(axis=1).mean()),
-        )
+    stats: mt.Stats  # of the server's routes
+    comparison: mt.Comparison  # of both
 
     def line(self) -> str:
+        loads = [balance.max_over_mean for balance in self.stats.balance.values()]
+        reuse = np.mean([agreement.overlap for agreement in self.stats.reuse.values()])
+        total = self.comparison.total
         return (
             f"{self.version:<7}{self.train_loss:>8.3f}{self.held_out_loss:>10.3f} "
-            + "".join(f"{value:>5.1f}" for value in self.imbalance)
-            + f"{self.reused:>12.1%}{self.routers:>17.1%}{self.tokens:>11.1%}"
+            + "".join(f"{load:>5.1f}" for load in loads)
+            + f"{reuse:>12.1%}{total.rerouted_routers_rate:>17.1%}{total.rerouted_rows_rate:>11.1%}"
         )
 
 
@@ -228,7 +209,9 @@ def run(steps: int, seed: int) -> tuple[Record, list[Summary]]:
     everything, summaries = Record(), []
     for version, loss in train(model, corpus, steps, seed):
         one = record_version(model, corpus, version, seed)
-        summaries.append(Summary.of(one, version, loss, loss_of_held_out(model, corpus, seed)))
+        held_out = loss_of_held_out(model, corpus, seed)
+        comparison = mt.compare(one.served, one.trained)
+        summaries.append(Summary(version, loss, held_out, mt.stats(one.served), comparison))
         print(summaries[-1].line(), flush=True)
         everything.sequence_ids += one.sequence_ids
         everything.served += one.served

@@ -42,8 +42,9 @@ def test_it_learns_and_records_each_version_twice(script: ModuleType) -> None:
     record, summaries = script.run(steps=40, seed=3)
     assert [one.version for one in summaries] == [1, 2]
     assert summaries[1].held_out_loss < summaries[0].held_out_loss < 5.4  # ln 256 = 5.55 knows nothing
-    assert all(value > 1.5 for value in summaries[1].imbalance)
-    assert 0 <= summaries[1].routers <= summaries[1].tokens <= 1
+    assert all(balance.max_over_mean > 1.5 for balance in summaries[1].stats.balance.values())
+    assert summaries[1].comparison.total.num_rows == 3 * 40 + 2 * 15
+    assert summaries[0].comparison.total.num_rerouted_routers > 0
 
     names = record.sequence_ids
     assert len(set(names)) == len(names) == len(record.served) == len(record.trained) == 10
