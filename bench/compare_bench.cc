@@ -36,7 +36,7 @@ using Ids = std::vector<uint16_t>;
 
 void choose(const RouteSpec& spec, std::mt19937_64& random, Ids::iterator list) {
   const uint64_t first = random();
-  const auto step = static_cast<uint64_t>(spec.num_experts()) / 16 + 1;  // no id twice
+  const auto step = static_cast<uint64_t>(spec.num_experts() / spec.top_k());  // no id twice
   for (uint64_t k = 0; k < static_cast<uint64_t>(spec.top_k()); ++k) {
     list[static_cast<std::ptrdiff_t>(k)] =
         static_cast<uint16_t>((first + k * step) % static_cast<uint64_t>(spec.num_experts()));
@@ -111,6 +111,7 @@ BENCHMARK_CAPTURE(compare, one_list_in_10_with_tokens, deepseek(), 10, true);
 BENCHMARK_CAPTURE(compare, all_lists, deepseek(), 1, false);
 BENCHMARK_CAPTURE(compare, all_lists_of_10_of_512, make_spec(10, 512), 1, false);
 BENCHMARK_CAPTURE(compare, all_lists_of_4_of_128, make_spec(4, 128), 1, false);
+BENCHMARK_CAPTURE(compare, all_lists_of_40_of_256, make_spec(40, 256), 1, false);
 BENCHMARK_CAPTURE(stats, 8_of_256, deepseek());
 BENCHMARK_CAPTURE(stats, 10_of_512, make_spec(10, 512));
 

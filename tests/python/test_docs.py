@@ -27,6 +27,13 @@ def test_the_python_quickstart_runs() -> None:
     assert "{'unwritten': 1}" in run.stdout
 
 
+def test_the_comparison_page_prints_what_it_says() -> None:
+    [example] = code_blocks("docs/compare.md", "python")
+    run = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout in code_blocks("docs/compare.md", "text")
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
