@@ -24,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8
 CXX_FILES = $(shell find include src python/bindings cli tests bench examples engines -name '*.h' -o -name '*.cc' 2>/dev/null)
 BENCH_ENV := GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000
 
-.PHONY: help setup configure python build demo test test-release test-python asan tsan nightly bench lint tidy format clean distclean
+.PHONY: help setup peers configure python build demo test test-release test-python asan tsan nightly bench lint tidy format clean distclean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -40,6 +40,12 @@ $(VENV)/.requirements: requirements-dev.txt tools/make_venv | build/.packages
 	@tools/make_venv "$(PYTHON)" "$(VENV)" requirements-dev.txt
 	@echo "$(CURDIR)/python" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/moetape-sources.pth"
 	@touch $@
+
+.cache/peers/.complete: tests/peers.txt tools/fetch_peers | $(VENV)/.requirements
+	@tools/fetch_peers $(BIN)/python .cache/peers tests/peers.txt
+	@touch $@
+
+peers: .cache/peers/.complete  ## packages of engines and trainers whose code tests call, into .cache/peers
 
 configure: setup
 	@$(CONFIGURE) release -DMOETAPE_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(BIN)/python
@@ -59,7 +65,7 @@ test: test-release test-python asan tsan  ## everything
 test-release: build
 	@$(CTEST) release
 
-test-python: build
+test-python: build peers
 	@$(PYTEST)
 
 asan: setup  ## C++ tests under the address and undefined-behaviour sanitizers
