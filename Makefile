@@ -9,6 +9,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
+BROWSER ?= chromium
 PACKAGES ?= $(shell sed '/^\#/d' packages.txt)
 MODEL ?=
 
@@ -21,10 +22,10 @@ COMPILE := cmake --build --parallel $(JOBS) --preset
 CTEST := ctest --no-tests=error --parallel $(JOBS) --preset
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8
 
-CXX_FILES = $(shell find include src python/bindings cli tests bench examples engines -name '*.h' -o -name '*.cc' 2>/dev/null)
+CXX_FILES = $(shell find include src python/bindings report cli tests bench examples engines -name '*.h' -o -name '*.cc' 2>/dev/null)
 BENCH_ENV := GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000
 
-.PHONY: help setup peers configure python build demo test test-release test-python asan tsan nightly bench lint tidy format clean distclean
+.PHONY: help setup peers configure python build browser demo test test-release test-python asan tsan nightly bench lint tidy format clean distclean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -65,7 +66,10 @@ test: test-release test-python asan tsan  ## everything
 test-release: build
 	@$(CTEST) release
 
-test-python: build peers
+browser:
+	@tools/install_packages $(BROWSER)
+
+test-python: build peers browser  ## Python tests (BROWSER= where another Chromium is at hand)
 	@$(PYTEST)
 
 asan: setup  ## C++ tests under the address and undefined-behaviour sanitizers
@@ -79,7 +83,7 @@ tsan: setup  ## the tests of racing threads under the thread sanitizer
 	@$(CTEST) tsan --label-regex race
 
 nightly: export MOETAPE_TEST_OPS := 1000000
-nightly: build  ## the random tests with ten times the operations
+nightly: build browser  ## the random tests with ten times the operations
 	@$(CTEST) release
 	@$(PYTEST)
 
