@@ -128,4 +128,12 @@ Result<Routes> decode(std::string_view text, Dialect dialect, const RouteSpec& s
 Result<Routes> decode_array(const void* ids, IntType type, std::span<const int64_t> shape, Dialect dialect,
                             const RouteSpec& spec, const DecodeOptions& options = {});
 
+// What a text or file may be, by its first bytes and its fields.
+struct Sniffed {
+  std::vector<Dialect> dialects = {};  // the likeliest first
+  bool answer = false;                 // a whole HTTP answer, for read_answer()
+};
+// kUnsupported says what was seen.
+Result<Sniffed> sniff(std::string_view bytes);
+
 }  // namespace moetape::inline v0

@@ -74,6 +74,14 @@ Result<Routes> decode_base64_npy(const Traits& traits, std::string_view text, co
                                  const DecodeOptions& options);
 Result<Routes> decode_split_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
                                 const DecodeOptions& options);
+// Base64 of a text, and where that begins in what the caller was given.
+struct TextPart {
+  std::string_view text;
+  size_t offset = 0;
+};
+// The prompt's rows, and the others with one row too many.
+Result<Routes> join_split(const Traits& traits, TextPart prompt, TextPart others, const RouteSpec& spec,
+                          const DecodeOptions& options);
 
 // json_object.cc
 std::vector<Form> lightllm_forms(const Wanted& wanted);

@@ -10,13 +10,12 @@
 #include "wire/base64_reader.h"
 #include "wire/decoder.h"
 #include "wire/dialect.h"
+#include "wire/marks.h"
 #include "wire/place.h"
 #include "wire/types.h"
 
 namespace moetape::inline v0::wire {
 namespace {
-
-constexpr std::string_view kMagic = "nrlre1:";
 
 struct Head {
   IntType type = IntType::kInt8;
@@ -30,12 +29,12 @@ class HeadParser {
 
   Result<Head> parse() {
     Head head;
-    if (!text_.starts_with(kMagic)) {
-      const auto differs = std::ranges::mismatch(text_, kMagic).in1;
+    if (!text_.starts_with(kNemoRlMark)) {
+      const auto differs = std::ranges::mismatch(text_, kNemoRlMark).in1;
       next_ = static_cast<size_t>(differs - text_.begin());
-      return unexpected(fmt::format("the magic {}", kMagic));
+      return unexpected(fmt::format("the magic {}", kNemoRlMark));
     }
-    next_ = kMagic.size();
+    next_ = kNemoRlMark.size();
     const std::string_view name = text_.substr(next_, text_.find(':', next_) - next_);
     const std::optional<IntType> type = type_from_name(name);
     if (!type) {
@@ -88,8 +87,8 @@ std::vector<Form> nemo_rl_forms(const Wanted& wanted) {
            .type = wanted.type,
            .num_rows = wanted.num_rows,
            .says_missing = true,
-           .before =
-               fmt::format("{}{}:{}:", kMagic, int_type_name(wanted.type), fmt::join(wanted.shape(), "x"))}};
+           .before = fmt::format("{}{}:{}:", kNemoRlMark, int_type_name(wanted.type),
+                                 fmt::join(wanted.shape(), "x"))}};
 }
 
 Result<Routes> decode_nemo_rl(const Traits& traits, std::string_view text, const RouteSpec& spec,

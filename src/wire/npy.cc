@@ -85,13 +85,6 @@ Result<Halves> read_halves(const DialectInfo& info, std::string_view text) {
   return halves;
 }
 
-Result<Routes> decode_half(const Traits& traits, std::string_view text, std::string_view half,
-                           const RouteSpec& spec, const DecodeOptions& options) {
-  const auto offset = static_cast<size_t>(half.data() - text.data());
-  MOETAPE_ASSIGN(Base64Reader reader, Base64Reader::create(traits.name(), half, offset));
-  return decode_file(reader, traits, spec, options);
-}
-
 }  // namespace
 
 std::vector<Form> npy_forms(const Wanted& wanted) { return {file_form(Coding::kRaw, wanted)}; }
@@ -124,20 +117,30 @@ Result<Routes> decode_base64_npy(const Traits& traits, std::string_view text, co
   return decode_file(reader, traits, spec, options);
 }
 
-Result<Routes> decode_split_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
-                                const DecodeOptions& options) {
-  MOETAPE_ASSIGN(const Halves halves, read_halves(traits.info, text));
-  DecodeOptions half = options;
-  half.num_rows.reset();
-  half.surplus_rows = 0;
-  MOETAPE_ASSIGN(const Routes prompt, decode_half(traits, text, *halves.prompt, spec, half));
-  half.start = prompt.end();
-  half.surplus_rows = 1 + options.surplus_rows;
-  MOETAPE_ASSIGN(const Routes others, decode_half(traits, text, *halves.others, spec, half));
-  MOETAPE_ASSIGN(const Routes all, prompt.extend(others));
+Result<Routes> join_split(const Traits& traits, TextPart prompt, TextPart others, const RouteSpec& spec,
+                          const DecodeOptions& options) {
+  DecodeOptions part = options;
+  part.num_rows.reset();
+  part.surplus_rows = 0;
+  MOETAPE_ASSIGN(Base64Reader reader, Base64Reader::create(traits.name(), prompt.text, prompt.offset));
+  MOETAPE_ASSIGN(const Routes first, decode_file(reader, traits, spec, part));
+  part.start = first.end();
+  part.surplus_rows = 1 + options.surplus_rows;
+  MOETAPE_ASSIGN(reader, Base64Reader::create(traits.name(), others.text, others.offset));
+  MOETAPE_ASSIGN(const Routes second, decode_file(reader, traits, spec, part));
+  MOETAPE_ASSIGN(Routes all, first.extend(second));
   if (!options.num_rows || *options.num_rows == all.num_rows()) return all;
   return fail(ErrorCode::kWrongShape, "{}: rows: expected {}, got {}", traits.name(), *options.num_rows,
               all.num_rows());
+}
+
+Result<Routes> decode_split_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                                const DecodeOptions& options) {
+  MOETAPE_ASSIGN(const Halves halves, read_halves(traits.info, text));
+  const auto part = [&](std::string_view half) {
+    return TextPart{half, static_cast<size_t>(half.data() - text.data())};
+  };
+  return join_split(traits, part(*halves.prompt), part(*halves.others), spec, options);
 }
 
 }  // namespace moetape::inline v0::wire

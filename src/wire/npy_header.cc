@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "wire/marks.h"
 #include "wire/place.h"
 
 namespace moetape::inline v0::wire {
 namespace {
 
-constexpr std::string_view kMagic("\x93NUMPY", 6);
 // NumPy keeps this many digits for the first dimension, so that a file can grow in place.
 constexpr size_t kFirstDimensionDigits = 21;
 constexpr size_t kAlignment = 64;
@@ -155,14 +155,14 @@ std::string npy_header(IntType type, std::array<int64_t, 3> shape) {
   const size_t used = kNpyPrefixBytes + dict.size() + 1;
   dict.append(kAlignment - used % kAlignment, ' ');
   dict += '\n';
-  std::string header(kMagic);
+  std::string header(kNpyMark);
   header += {1, 0, static_cast<char>(dict.size() & 0xff), static_cast<char>(dict.size() >> 8)};
   return header + dict;
 }
 
 Result<int64_t> npy_dict_bytes(std::string_view thing, std::string_view prefix) {
-  if (!prefix.starts_with(kMagic)) {
-    const auto [at, unused] = std::ranges::mismatch(prefix, kMagic);
+  if (!prefix.starts_with(kNpyMark)) {
+    const auto [at, unused] = std::ranges::mismatch(prefix, kNpyMark);
     const size_t position = static_cast<size_t>(at - prefix.begin());
     return fail(ErrorCode::kCorruptData, "{}: npy header: byte {}: expected the magic \\x93NUMPY, got {}",
                 thing, position, shown_at(prefix, position));
