@@ -108,7 +108,7 @@ class Tape {
   const RouteSpec& spec() const;
   int64_t num_sequences() const;
   int64_t num_rows() const;
-  // As it was written: to write another like it.
+  // As it was written, to write another like it; max_file_bytes is the largest file's, 0 for a single one.
   const TapeOptions& options() const;
   std::span<const TapeFile> files() const;
 
@@ -174,7 +174,8 @@ class TapeWriter {
   int64_t num_sequences() const;
   int64_t num_rows() const;
 
-  // Makes the tape appear. Where it fails, nothing has appeared, and it may be called again.
+  // Makes the tape appear. Where it fails, nothing has appeared, and it may be called again; the one
+  // exception is a folder that takes the name and cannot be brought to the disk.
   Status finish();
 
  private:

@@ -1,4 +1,4 @@
-// XXH3-64 of pieces.
+// XXH3-64, whole or of pieces.
 #pragma once
 
 #include <xxhash.h>
@@ -12,14 +12,13 @@ namespace moetape::inline v0::tape {
 
 class Checksum {
  public:
-  Checksum() { XXH3_64bits_reset(&state_); }
-
-  void add(std::span<const std::byte> bytes) { XXH3_64bits_update(&state_, bytes.data(), bytes.size()); }
+  Checksum();
+  void add(std::span<const std::byte> bytes);
   void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
-  void add_number(int64_t number) { XXH3_64bits_update(&state_, &number, sizeof number); }
-  uint64_t value() const { return XXH3_64bits_digest(&state_); }
+  void add_number(int64_t number) { add(std::as_bytes(std::span(&number, 1))); }
+  uint64_t value() const;
 
-  static uint64_t of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+  static uint64_t of(std::span<const std::byte> bytes);
 
  private:
   XXH3_state_t state_;

@@ -46,6 +46,7 @@ uint64_t checksum(const Facts& facts) {
     sum.add(text);
   }
   sum.add(std::span(facts.valid));
+  sum.add(facts.block_checksums);
   return sum.value();
 }
 

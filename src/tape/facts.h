@@ -18,6 +18,7 @@ struct Facts {
   int64_t first_block = 0;
   int64_t token_offset = -1;
   std::vector<VersionRun> runs = {};  // in rows of the tape
+  std::span<const std::byte> block_checksums = {};
   std::string_view id = {};
   std::string_view meta = {};
   std::vector<std::byte> valid = {};  // bits, row 0 of the sequence in bit 0

@@ -33,13 +33,15 @@ FileReader::FileReader(Buffer bytes, std::string name, std::shared_ptr<MappedFil
   for (int group = 0; group < num_groups; ++group) groups_.push_back(IdGroup::of(description_, group));
 }
 
-Result<std::shared_ptr<const FileReader>> FileReader::open(const std::string& path) {
-  if (path.find('\0') != std::string::npos) {
-    return fail(ErrorCode::kInvalidArgument, "path: expected the name of a file, got {:?}", path);
-  }
-  MOETAPE_ASSIGN(std::shared_ptr<MappedFile> file, MappedFile::open(path));
+Result<std::shared_ptr<MappedFile>> map_file(const std::string& path) {
+  if (path.find('\0') == std::string::npos) return MappedFile::open(path);
+  return fail(ErrorCode::kInvalidArgument, "path: expected the name of a file, got {:?}", path);
+}
+
+Result<std::shared_ptr<const FileReader>> FileReader::open(std::string path,
+                                                           std::shared_ptr<MappedFile> file) {
   Buffer bytes = Buffer::wrap(file->data(), file->size(), file);
-  return make(std::move(bytes), path, std::move(file));
+  return make(std::move(bytes), std::move(path), std::move(file));
 }
 
 Result<std::shared_ptr<const FileReader>> FileReader::from_bytes(Buffer bytes, std::string name) {
@@ -62,7 +64,8 @@ Result<std::shared_ptr<const FileReader>> FileReader::make(Buffer bytes, std::st
 
 Status FileReader::find_tensors(const Header& header) {
   data_begin_ = header.num_bytes;
-  header_checksum_ = header.metadata.find("header_xxh3")->second;
+  header_checksum_ = header.metadata.find(kHeaderChecksum)->second;
+  content_checksum_ = header.metadata.find(kContentChecksum)->second;
   file_.path = mapped_ ? name_ : "";
   file_.num_bytes = bytes_.size();
   Tensors tensors;
@@ -258,6 +261,9 @@ Result<Facts> FileReader::facts(int64_t sequence) const {
   MOETAPE_ASSIGN(const auto blocks,
                  part(sequence, kBlockOffsets, small(kBlockChecksums).size / num_columns()));
   facts.first_block = blocks.first;
+  const auto sum_bytes = num_columns() * int64_t{sizeof(uint64_t)};
+  facts.block_checksums = {small(kBlockChecksums).data + blocks.first * sum_bytes,
+                           static_cast<size_t>((blocks.second - blocks.first) * sum_bytes)};
   const auto text = [&](SmallTensor offsets, SmallTensor bytes) -> Result<std::string_view> {
     MOETAPE_ASSIGN(const auto place, part(sequence, offsets, small(bytes).size));
     const auto* data = reinterpret_cast<const char*>(small(bytes).data);
@@ -352,11 +358,19 @@ Status FileReader::check_blocks(int64_t sequence, const Facts& facts, int64_t co
 
 std::vector<Error> FileReader::check_between() const {
   std::vector<Error> errors;
+  const Tensor& sums = small(kSequenceChecksums);
+  const std::string content =
+      hex(Checksum::of({sums.data, static_cast<size_t>(sums.size) * sizeof(uint64_t)}));
+  if (content != content_checksum_) {
+    errors.push_back(fail(ErrorCode::kCorruptData, "{}: {} should be {}, and is {:?}", name_,
+                          kContentChecksum, content, content_checksum_)
+                         .value());
+  }
   int64_t num_runs = 0;
   int64_t num_tokens = 0;
   for (int64_t sequence = 0; sequence < num_sequences(); ++sequence) {
     const Result<Facts> facts = this->facts(sequence);
-    if (!facts) return {};  // which is an error of the sequence, and makes the sums meaningless
+    if (!facts) return errors;  // which is an error of the sequence, and makes the sums meaningless
     num_runs += std::ssize(facts->runs);
     if (facts->token_offset < 0) continue;
     if (facts->token_offset != num_tokens) {

@@ -28,9 +28,12 @@
 
 namespace moetape::inline v0::tape {
 
+// The file of that name; kInvalidArgument for what is no name.
+Result<std::shared_ptr<MappedFile>> map_file(const std::string& path);
+
 class FileReader {
  public:
-  static Result<std::shared_ptr<const FileReader>> open(const std::string& path);
+  static Result<std::shared_ptr<const FileReader>> open(std::string path, std::shared_ptr<MappedFile> file);
   static Result<std::shared_ptr<const FileReader>> from_bytes(Buffer bytes, std::string name);
 
   const std::string& name() const { return name_; }
@@ -63,7 +66,7 @@ class FileReader {
   int64_t offset_of(const void* byte) const { return static_cast<const std::byte*>(byte) - bytes_.data(); }
   const std::shared_ptr<void>& owner() const { return bytes_.owner(); }
 
-  // What no sequence owns: that all of them together use all runs and tokens.
+  // What no sequence owns: the checksum over all of them, and that together they use all runs and tokens.
   std::vector<Error> check_between() const;
 
  private:
@@ -104,6 +107,7 @@ class FileReader {
   std::vector<Channel> channels_;
   TapeFile file_;
   std::string header_checksum_;
+  std::string content_checksum_;
   int64_t data_begin_ = 0;
   std::vector<Tensor> row_tensors_;  // groups, then channels
   std::array<Tensor, kNumSmallTensors> small_;

@@ -7,7 +7,6 @@
 #include "base/checked.h"
 #include "base/fail.h"
 #include "base/memory_guard.h"
-#include "tape/checksum.h"
 #include "tape/text.h"
 
 namespace moetape::inline v0::tape {
@@ -74,6 +73,7 @@ Result<std::unique_ptr<FileWriter>> FileWriter::create(Description description,
   std::unique_ptr<FileWriter> writer(
       new FileWriter(std::move(description), std::move(output), std::move(folder)));
   MOETAPE_ASSIGN(writer->metadata_, write_metadata(writer->description_));
+  writer->metadata_.emplace_back(kContentChecksum, kNoChecksum);
   MOETAPE_ASSIGN(writer->header_bytes_, writer->header_bytes());
   for (const SmallTensor offsets : {kOffsets, kBlockOffsets, kIdOffsets, kMetaOffsets}) {
     MOETAPE_TRY(append_value(writer->small_spools_[offsets], int64_t{0}));
@@ -147,10 +147,11 @@ Status FileWriter::begin(const SequenceInput& input) {
 
 Status FileWriter::append_rows(const SequenceInput& input, Facts& facts) {
   const int64_t stream_row_bytes = groups_[0].stored_row_bytes();
+  std::vector<uint64_t>& sums = block_checksums_;
+  sums.clear();
   for (int64_t first = 0; first < input.num_rows; first += kBlockRows) {
     const int64_t count = std::min(kBlockRows, input.num_rows - first);
     MOETAPE_ASSIGN(const SequenceInput::Rows rows, input.rows(first, count));
-    std::vector<uint64_t> sums;
     for (size_t i = 0; i < groups_.size(); ++i) {
       const std::span<const std::byte> stored = groups_[i].store(rows.ids, count, scratch_);
       sums.push_back(Checksum::of(stored));
@@ -166,8 +167,6 @@ Status FileWriter::append_rows(const SequenceInput& input, Facts& facts) {
       sums.push_back(Checksum::of(bytes));
       MOETAPE_TRY(row_spools_[groups_.size() - 1 + i].append(bytes));
     }
-    MOETAPE_TRY(small_spools_[kBlockChecksums].append_values(std::span<const uint64_t>(sums)));
-
     facts.valid.resize(static_cast<size_t>(ceil_div(first + count, 8)));
     for (int64_t row = 0; row < count; ++row) {
       const bool valid = rows.reasons[row] == Reason::kValid;
@@ -177,7 +176,8 @@ Status FileWriter::append_rows(const SequenceInput& input, Facts& facts) {
     num_rows_ += count;
     ++num_blocks_;
   }
-  return {};
+  facts.block_checksums = std::as_bytes(std::span(sums));
+  return small_spools_[kBlockChecksums].append(facts.block_checksums);
 }
 
 Status FileWriter::append_facts(const SequenceInput& input, Facts& facts) {
@@ -200,8 +200,11 @@ Status FileWriter::append_facts(const SequenceInput& input, Facts& facts) {
   MOETAPE_TRY(append_value(spools[kTokenOffsets], facts.token_offset));
   MOETAPE_TRY(append_text(spools[kIdBytes], spools[kIdOffsets], facts.id));
   MOETAPE_TRY(append_text(spools[kMetaBytes], spools[kMetaOffsets], facts.meta));
-  MOETAPE_TRY(append_value(spools[kSequenceChecksums], checksum(facts)));
-  return append_bits(facts.valid, facts.num_rows());
+  MOETAPE_TRY(append_bits(facts.valid, facts.num_rows()));
+  const uint64_t sum = checksum(facts);
+  MOETAPE_TRY(append_value(spools[kSequenceChecksums], sum));
+  content_checksum_.add(std::as_bytes(std::span(&sum, 1)));
+  return {};
 }
 
 Status FileWriter::append_bits(const std::vector<std::byte>& bits, int64_t count) {
@@ -344,6 +347,7 @@ Result<FileWriter::Finished> FileWriter::finish() {
     tensors.push_back(std::move(tensor.info));
   }
   MOETAPE_TRY(output_->cut(header_bytes_ + end));
+  metadata_.back().second = hex(content_checksum_.value());
   MOETAPE_ASSIGN(const std::string header, format_header(metadata_, tensors, header_bytes_));
   const auto bytes = std::as_bytes(std::span(header));
   MOETAPE_TRY(output_->write(0, bytes));

@@ -14,6 +14,7 @@
 
 #include "moetape/routes.h"
 #include "moetape/tape.h"
+#include "tape/checksum.h"
 #include "tape/facts.h"
 #include "tape/header.h"
 #include "tape/id_group.h"
@@ -64,7 +65,6 @@ class FileWriter {
     std::string header_checksum;
   };
   Result<Finished> finish();
-  Output& output() { return *output_; }
   std::unique_ptr<Output> take_output() { return std::move(output_); }
 
  private:
@@ -105,9 +105,11 @@ class FileWriter {
   int64_t num_runs_ = 0;
   bool any_missing_ = false;
   bool any_tokens_ = false;
-  std::byte last_bits_{0};           // of kValidBits, not yet in its spool
-  std::vector<Spool> row_spools_;    // of the groups behind the first, and of the channels
-  std::vector<Spool> small_spools_;  // by SmallTensor
+  std::byte last_bits_{0};                 // of kValidBits, not yet in its spool
+  std::vector<Spool> row_spools_;          // of the groups behind the first, and of the channels
+  std::vector<Spool> small_spools_;        // by SmallTensor
+  std::vector<uint64_t> block_checksums_;  // of the sequence
+  Checksum content_checksum_;
   std::vector<std::byte> scratch_;
 };
 

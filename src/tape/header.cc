@@ -19,8 +19,8 @@ namespace {
 namespace json = simdjson::ondemand;
 
 constexpr std::string_view kMetadata = "__metadata__";
-constexpr std::string_view kChecksumKey = R"("header_xxh3":")";
-constexpr size_t kMostShown = 80;  // characters of an outside text in a message
+constexpr std::string_view kChecksumKey = R"("header_xxh3":")";  // as it stands in the text
+constexpr size_t kMostShown = 80;                                // characters of an outside text in a message
 constexpr size_t kMostDimensions = 8;
 
 std::string_view as_text(std::span<const std::byte> bytes) {

@@ -19,10 +19,10 @@ namespace {
 
 namespace json = simdjson::ondemand;
 
-constexpr std::array<std::string_view, 16> kKeys = {
-    "format", "format_version", "stack",          "model",      "layers",   "num_layers",
-    "top_k",  "num_experts",    "shared_columns", "distinct",   "excluded", "fingerprint",
-    "codec",  "layer_groups",   "block_rows",     "header_xxh3"};
+constexpr std::array<std::string_view, 17> kKeys = {
+    "format", "format_version", "stack",          "model",          "layers",       "num_layers",
+    "top_k",  "num_experts",    "shared_columns", "distinct",       "excluded",     "fingerprint",
+    "codec",  "layer_groups",   "block_rows",     kContentChecksum, kHeaderChecksum};
 
 std::string list(const std::vector<int32_t>& layers) { return fmt::format("[{}]", fmt::join(layers, ",")); }
 
@@ -85,6 +85,8 @@ class MetadataReader {
     }
     MOETAPE_ASSIGN(description.block_rows, number("block_rows", kMaxBlockRows));
     if (description.block_rows < 1) return bad("block_rows", "1 or more");
+    MOETAPE_ASSIGN(const std::string_view content, text(kContentChecksum));
+    if (!parse_hex(content)) return bad(kContentChecksum, "16 hexadecimal digits");
     return description;
   }
 

@@ -17,6 +17,7 @@ struct Description {
   Codec codec = Codec::kNone;
   std::vector<std::vector<int32_t>> layer_groups = {};  // empty = one tensor of all layers
   int64_t block_rows = kBlockRows;
+  bool operator==(const Description&) const = default;
 };
 
 // The groups of `options`, empty for a single one; kInvalidArgument unless they are a partition of the spec's

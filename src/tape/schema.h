@@ -22,6 +22,9 @@ inline constexpr int64_t kBlockRows = 1024;  // what is written
 inline constexpr int64_t kMaxBlockRows = int64_t{1} << 30;
 inline constexpr int64_t kAlignment = 64;  // of the data and of tensors of rows
 
+inline constexpr std::string_view kContentChecksum = "content_xxh3";
+inline constexpr std::string_view kHeaderChecksum = "header_xxh3";
+
 inline constexpr std::string_view kIds = "ids";
 inline constexpr std::string_view kTokens = "tokens";
 inline constexpr std::string_view kValid = "valid";

@@ -6,6 +6,8 @@
 #include "base/fail.h"
 #include "base/memory_guard.h"
 #include "tape/checksum.h"
+#include "tape/index.h"
+#include "tape/output.h"
 #include "tape/sequence_reader.h"
 #include "tape/tape_impl.h"
 
@@ -14,6 +16,46 @@ namespace moetape::inline v0 {
 using tape::Facts;
 using tape::FileReader;
 using tape::SequenceReader;
+
+namespace {
+
+// That a file is the shard that its index means, and one of the others' kind.
+Status check_shard(const tape::Shard& shard, const FileReader& file, const FileReader& first) {
+  const tape::Shard found{shard.file, file.file().num_bytes, file.num_sequences(), file.num_rows(),
+                          file.header_checksum()};
+  if (found != shard) {
+    return fail(ErrorCode::kCorruptData,
+                "{}: expected {} bytes, {} sequences, {} rows and header_xxh3 {}, as its index says, got {}, "
+                "{}, {}, {}",
+                file.name(), shard.num_bytes, shard.num_sequences, shard.num_rows, shard.header_checksum,
+                found.num_bytes, found.num_sequences, found.num_rows, found.header_checksum);
+  }
+  if (file.description() == first.description() && std::ranges::equal(file.channels(), first.channels()))
+    return {};
+  return fail(ErrorCode::kCorruptData, "{}: expected the metadata and channels of {}, got others",
+              file.name(), first.name());
+}
+
+// The files that an index names, which stand beside it.
+Result<std::vector<std::shared_ptr<const FileReader>>> open_shards(const std::string& path,
+                                                                   std::span<const std::byte> bytes) {
+  MOETAPE_ASSIGN(const tape::Index index, tape::parse_index(path, bytes));
+  MOETAPE_ASSIGN(const tape::Target target, tape::Target::resolve(path));
+  std::vector<std::shared_ptr<const FileReader>> files;
+  for (const tape::Shard& shard : index.shards) {
+    const std::string shard_path = target.folder + "/" + shard.file;
+    MOETAPE_ASSIGN(std::shared_ptr<MappedFile> file, tape::map_file(shard_path));
+    MOETAPE_ASSIGN(files.emplace_back(), FileReader::open(shard_path, std::move(file)));
+    MOETAPE_TRY(check_shard(shard, *files.back(), *files.front()));
+  }
+  if (const uint64_t found = files.front()->description().spec.fingerprint(); found != index.fingerprint) {
+    return fail(ErrorCode::kCorruptData, "{}: expected shards of spec {:016x}, got {:016x}", path,
+                index.fingerprint, found);
+  }
+  return files;
+}
+
+}  // namespace
 
 std::string_view codec_name(Codec codec) { return codec == Codec::kNone ? "none" : "bitpack"; }
 
@@ -72,8 +114,17 @@ const Tape::Impl::Names& Tape::Impl::names() const {
 }
 
 Result<Tape> Tape::open(const std::string& path) {
-  MOETAPE_ASSIGN(std::shared_ptr<const FileReader> file, FileReader::open(path));
-  return Tape(std::make_shared<const Impl>(path, std::vector{std::move(file)}));
+  return guard_memory(path, [&]() -> Result<Tape> {
+    MOETAPE_ASSIGN(const std::shared_ptr<MappedFile> file, tape::map_file(path));
+    const std::span bytes(file->data(), static_cast<size_t>(file->size()));
+    std::vector<std::shared_ptr<const FileReader>> files;
+    if (tape::is_index(bytes)) {
+      MOETAPE_ASSIGN(files, open_shards(path, bytes));
+    } else {
+      MOETAPE_ASSIGN(files.emplace_back(), FileReader::open(path, file));
+    }
+    return Tape(std::make_shared<const Impl>(path, std::move(files)));
+  });
 }
 
 Result<Tape> Tape::from_bytes(Buffer bytes, std::string name) {

@@ -7,6 +7,7 @@
 #include "moetape/tape.h"
 #include "routes/spec_check.h"
 #include "tape/file_writer.h"
+#include "tape/files_writer.h"
 #include "tape/metadata.h"
 #include "tape/output.h"
 #include "tape/schema.h"
@@ -16,66 +17,8 @@
 namespace moetape::inline v0 {
 
 using tape::FileWriter;
-using tape::HiddenFile;
 using tape::SequenceInput;
 using tape::SequenceReader;
-
-class TapeWriter::Impl {
- public:
-  static Result<std::unique_ptr<Impl>> create(const std::string& path, const RouteSpec& spec,
-                                              TapeOptions options) {
-    MOETAPE_ASSIGN(tape::Description description, tape::describe(spec, options));
-    MOETAPE_ASSIGN(tape::Target target, tape::Target::resolve(path));
-    std::unique_ptr<Impl> impl(new Impl(std::move(description), std::move(target), options.max_file_bytes));
-    MOETAPE_TRY(impl->open_file());
-    return impl;
-  }
-
-  const RouteSpec& spec() const { return description_.spec; }
-
-  Status append(const SequenceInput& input) {
-    MOETAPE_TRY(check_open());
-    return file_->append(input);
-  }
-
-  Status check_open() const {
-    if (file_) return {};
-    return fail(ErrorCode::kClosed, "{}: the tape is finished", target_.path());
-  }
-
-  Status finish() {
-    MOETAPE_TRY(check_open());
-    MOETAPE_TRY(file_->finish());
-    auto& output = static_cast<HiddenFile&>(file_->output());
-    MOETAPE_TRY(output.sync());
-    MOETAPE_TRY(output.rename(target_.name));
-    output.keep();
-    num_sequences_ += file_->num_sequences();
-    num_rows_ += file_->num_rows();
-    file_.reset();
-    return tape::sync_folder(target_.folder);
-  }
-
-  int64_t num_sequences() const { return num_sequences_ + (file_ ? file_->num_sequences() : 0); }
-  int64_t num_rows() const { return num_rows_ + (file_ ? file_->num_rows() : 0); }
-
- private:
-  Impl(tape::Description description, tape::Target target, int64_t max_file_bytes)
-      : description_(std::move(description)), target_(std::move(target)), max_file_bytes_(max_file_bytes) {}
-
-  Status open_file() {
-    MOETAPE_ASSIGN(std::unique_ptr<HiddenFile> output, HiddenFile::create(target_));
-    MOETAPE_ASSIGN(file_, FileWriter::create(description_, std::move(output), target_.folder));
-    return {};
-  }
-
-  tape::Description description_;
-  tape::Target target_;
-  int64_t max_file_bytes_;
-  std::unique_ptr<FileWriter> file_;  // null once finished
-  int64_t num_sequences_ = 0;         // of files that are complete
-  int64_t num_rows_ = 0;
-};
 
 TapeWriter::TapeWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 TapeWriter::TapeWriter(TapeWriter&&) noexcept = default;
