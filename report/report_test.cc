@@ -47,6 +47,32 @@ std::string json_of(const std::string& text) {
   return std::move(json).take();
 }
 
+std::string page_about(const Routes& rollout, const Routes& training) {
+  // docs/report.md shows this.
+  Stats first = value_of(Stats::create(rollout.spec()));
+  Stats second = value_of(Stats::create(training.spec()));
+  Comparison comparison = value_of(Comparison::create(rollout.spec()));
+  expect_ok(first.add(rollout));  // and so on, sequence by sequence
+  expect_ok(second.add(training));
+  expect_ok(comparison.add(rollout, training));
+
+  const ReportData data = {
+      .records = {{.name = "rollout", .stats = first}, {.name = "training", .stats = second}},
+      .comparison = comparison,
+      .token_text = {{464, "The"}, {290, " and"}}};
+  return value_of(render_report(data));  // to be written to report.html
+}
+
+TEST(Report, ComesFromStatsAndAComparison) {
+  const RouteSpec spec = small_spec();
+  const int32_t tokens[] = {464, 290};
+  const Routes rollout = value_of(make_routes(spec, {0, 1, 2, 3, 0, 2, 2, 3}).with_tokens(tokens));
+  const Routes training = value_of(make_routes(spec, {0, 1, 2, 3, 0, 2, 2, 1}).with_tokens(tokens));
+  const std::string page = page_about(rollout, training);
+  EXPECT_THAT(page, HasSubstr("<title>rollout and training</title>"));
+  EXPECT_THAT(page, HasSubstr("\"tokens\":[[290,\" and\",[1,1,1,2,1,1,4,3]]]"));
+}
+
 TEST(Report, HoldsTheNumbersOfTheRecords) {
   const std::string page = page_of(two_records());
   EXPECT_THAT(page, HasSubstr("\"load\":[[2,1,1,0],[0,0,2,2]]"));

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page
 
-from report_helpers import Colours, launch_browser, settle, write_samples
+from report_helpers import ROOT, Colours, launch_browser, settle, write_samples
 
 SAMPLE_NAMES = [
     "two_records", "one_record", "no_rows", "one_layer", "all_missing", "unrelated", "big_model", "hostile",
@@ -391,3 +393,16 @@ def test_pictures_and_tables_have_names_for_those_who_cannot_see_them(open_page:
         assert select.evaluate("(select) => select.labels.length") == 1
     for link in page.locator("a").all():
         assert page.locator(link.get_attribute("href") or "none").count() == 1
+
+
+def test_the_page_about_reports_shows_code_that_runs() -> None:
+    [example] = re.findall(
+        r"^```cpp\n(.*?)^```", (ROOT / "docs/report.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert textwrap.indent(example, "  ") in (ROOT / "report/report_test.cc").read_text()
+
+
+def test_the_pictures_of_the_documents_are_small() -> None:
+    pictures = list((ROOT / "docs/images").glob("report-*.png"))
+    assert len(pictures) == 3
+    assert max(picture.stat().st_size for picture in pictures) < 200_000
