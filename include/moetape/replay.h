@@ -15,6 +15,7 @@
 #include "moetape/error.h"
 #include "moetape/routes.h"
 #include "moetape/row_ids.h"
+#include "moetape/tape.h"
 
 namespace moetape::inline v0 {
 
@@ -26,10 +27,11 @@ enum class RowUse : uint8_t {
 
 // A value; any thread.
 //
-// sources[s] holds sequence s, of which the plan asks some positions; a position outside its span and a
-// missing row have no record. All functions that take sources fail with kInvalidArgument where there are
-// none, kSpecMismatch when fingerprints differ, kOutOfRange for a sequence without a source or a layer not
-// recorded.
+// Where the routes come from: either sources[s] holds sequence s; or a tape, on which it is sequence
+// sequences[s], or s where none are given, and of which only the blocks and layer groups that the plan needs
+// are read. A position outside the span of its sequence and a missing row have no record. kInvalidArgument
+// where there are no sources, kSpecMismatch when fingerprints differ, kOutOfRange for a sequence without a
+// source or a layer not recorded, and what Tape::read fails with.
 class Plan {
  public:
   // Layers are 0-based global indices, in the order in which apply() gives them; none given = all of the
@@ -54,15 +56,20 @@ class Plan {
   // the number of layers written.
   Result<int32_t> apply(std::span<const Routes> sources, IntType type, std::span<std::byte> out,
                         std::span<RowUse> uses, int64_t first_expert = 0) const;
+  Result<int32_t> apply(const Tape& tape, std::span<const int64_t> sequences, IntType type,
+                        std::span<std::byte> out, std::span<RowUse> uses, int64_t first_expert = 0) const;
 
   // How many recorded rows each expert will get, [layers, num_experts]: to pack micro-batches before a step.
   // Rows without a record are not counted.
   Result<std::vector<int64_t>> expert_load(std::span<const Routes> sources) const;
+  Result<std::vector<int64_t>> expert_load(const Tape& tape, std::span<const int64_t> sequences = {}) const;
 
   // tokens[i] is the token at row i of this rank; kConflict names the first row whose source has another
   // token there, kWrongShape another number of tokens. Returns how many rows this proves: sources without
   // tokens, positions outside their spans, and padding prove nothing.
   Result<int64_t> verify(std::span<const Routes> sources, std::span<const int32_t> tokens) const;
+  Result<int64_t> verify(const Tape& tape, std::span<const int64_t> sequences,
+                         std::span<const int32_t> tokens) const;
 
   bool operator==(const Plan&) const = default;
 
@@ -82,6 +89,11 @@ class Plan {
       : num_rows_(num_rows), runs_(std::move(runs)), layers_(std::move(layers)) {}
   std::vector<Run> sorted_runs() const;  // by sequence and start
   Result<Sources> find_sources(std::span<const Routes> sources) const;
+  Result<Sources> read_sources(const Tape& tape, std::span<const int64_t> sequences) const;
+  Result<int32_t> apply_from(const Sources& sources, IntType type, std::span<std::byte> out,
+                             std::span<RowUse> uses, int64_t first_expert) const;
+  Result<std::vector<int64_t>> load_from(const Sources& sources) const;
+  Result<int64_t> verify_from(const Sources& sources, std::span<const int32_t> tokens) const;
 
   int64_t num_rows_;
   std::vector<Run> runs_;  // ascending rows; all other rows are padding

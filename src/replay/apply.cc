@@ -190,13 +190,24 @@ class PlanWriter {
 Result<int32_t> Plan::apply(std::span<const Routes> sources, IntType type, std::span<std::byte> out,
                             std::span<RowUse> uses, int64_t first_expert) const {
   MOETAPE_ASSIGN(const Sources found, find_sources(sources));
-  const RouteSpec& spec = found.spec;
+  return apply_from(found, type, out, uses, first_expert);
+}
+
+Result<int32_t> Plan::apply(const Tape& tape, std::span<const int64_t> sequences, IntType type,
+                            std::span<std::byte> out, std::span<RowUse> uses, int64_t first_expert) const {
+  MOETAPE_ASSIGN(const Sources found, read_sources(tape, sequences));
+  return apply_from(found, type, out, uses, first_expert);
+}
+
+Result<int32_t> Plan::apply_from(const Sources& sources, IntType type, std::span<std::byte> out,
+                                 std::span<RowUse> uses, int64_t first_expert) const {
+  const RouteSpec& spec = sources.spec;
   MOETAPE_TRY(check_type(type, spec));
   if (first_expert < 0) {
     return fail(ErrorCode::kOutOfRange, "first_expert: expected 0 or more, got {}", first_expert);
   }
 
-  const auto num_columns = static_cast<int64_t>(found.columns.size());
+  const auto num_columns = static_cast<int64_t>(sources.columns.size());
   const int64_t row_bytes = num_columns * spec.top_k() * int_type_bytes(type);
   const std::optional<int64_t> bytes = checked_multiply(num_rows_, row_bytes);
   if (!bytes || out.size() < static_cast<size_t>(*bytes)) {
@@ -209,7 +220,7 @@ Result<int32_t> Plan::apply(std::span<const Routes> sources, IntType type, std::
   }
 
   MOETAPE_ASSIGN(Buffer scratch, Buffer::allocate(PlanWriter::scratch_bytes(spec)));
-  PlanWriter writer(spec, found.columns, type, num_rows_, first_expert, out.data(), scratch.mutable_data());
+  PlanWriter writer(spec, sources.columns, type, num_rows_, first_expert, out.data(), scratch.mutable_data());
   int64_t row = 0;
   const auto fill_to = [&](int64_t end) -> Status {
     for (; row < end; ++row) {
@@ -221,7 +232,7 @@ Result<int32_t> Plan::apply(std::span<const Routes> sources, IntType type, std::
   for (size_t i = 0; i < runs_.size(); ++i) {
     const Run& run = runs_[i];
     MOETAPE_TRY(fill_to(run.row));
-    const Routes& source = found.routes[static_cast<size_t>(found.of_run[i])];
+    const Routes& source = sources.routes[static_cast<size_t>(sources.of_run[i])];
     const std::byte* ids = source.ids().data();
     const std::span<const Reason> reasons = source.reasons();
     for (int64_t position = run.start; position < run.start + run.count; ++position, ++row) {

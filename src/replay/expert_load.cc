@@ -26,21 +26,30 @@ void count_row(const std::byte* row, std::span<const int32_t> columns, const Rou
 
 Result<std::vector<int64_t>> Plan::expert_load(std::span<const Routes> sources) const {
   MOETAPE_ASSIGN(const Sources found, find_sources(sources));
-  const RouteSpec& spec = found.spec;
+  return load_from(found);
+}
+
+Result<std::vector<int64_t>> Plan::expert_load(const Tape& tape, std::span<const int64_t> sequences) const {
+  MOETAPE_ASSIGN(const Sources found, read_sources(tape, sequences));
+  return load_from(found);
+}
+
+Result<std::vector<int64_t>> Plan::load_from(const Sources& sources) const {
+  const RouteSpec& spec = sources.spec;
   return guard_memory("expert load", [&]() -> Result<std::vector<int64_t>> {
-    std::vector<int64_t> load(found.columns.size() * static_cast<size_t>(spec.num_experts()));
+    std::vector<int64_t> load(sources.columns.size() * static_cast<size_t>(spec.num_experts()));
     for (size_t i = 0; i < runs_.size(); ++i) {
       const Run& run = runs_[i];
-      const Routes& source = found.routes[static_cast<size_t>(found.of_run[i])];
+      const Routes& source = sources.routes[static_cast<size_t>(sources.of_run[i])];
       const int64_t first = std::max(run.start, source.start());
       const int64_t end = std::min(run.start + run.count, source.end());
       for (int64_t index = first - source.start(); index < end - source.start(); ++index) {
         if (source.reasons()[static_cast<size_t>(index)] != Reason::kValid) continue;
         const std::byte* row = source.ids().data() + index * spec.row_bytes();
         if (spec.id_bytes() == 1) {
-          count_row<uint8_t>(row, found.columns, spec, load.data());
+          count_row<uint8_t>(row, sources.columns, spec, load.data());
         } else {
-          count_row<uint16_t>(row, found.columns, spec, load.data());
+          count_row<uint16_t>(row, sources.columns, spec, load.data());
         }
       }
     }
