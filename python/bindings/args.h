@@ -93,6 +93,13 @@ struct ObjectArg : Arg {
   static std::string class_name() { return nb::cast<std::string>(nb::type<T>().attr("__name__")); }
 };
 
+// The same, or None: null.
+template <class T>
+struct OptionalObjectArg : Arg {
+  static constexpr auto kStubName = nb::detail::make_caster<T>::Name + nb::detail::const_name(" | None");
+  T* get(const char* name) const { return object.is_none() ? nullptr : &ObjectArg<T>{{object}}.get(name); }
+};
+
 // Work of this size is done without the GIL. Below it, releasing costs more than it gives.
 inline constexpr int64_t kLongCallBytes = int64_t{1} << 20;
 

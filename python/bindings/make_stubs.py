@@ -14,7 +14,7 @@ DEFAULT = Path(moetape.__file__).parent / "_moetape.pyi"
 # What the generator cannot know.
 _REPLACEMENTS = {
     "class TimeoutError(Error, TimeoutError):": "class TimeoutError(Error, builtins.TimeoutError):",
-    "from collections.abc import Iterable": "import builtins\nfrom collections.abc import Iterable",
+    "from collections.abc import ": "import builtins\nfrom collections.abc import ",
     "__hash__: None = None": "__hash__: ClassVar[None]  # type: ignore[assignment]",
     "from typing import Any": "from typing import Any, ClassVar",
     "REASONS: tuple = ...": "REASONS: tuple[str, ...]",

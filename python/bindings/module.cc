@@ -30,6 +30,7 @@ NB_MODULE(_moetape, m) {
   moetape::bindings::bind_store(m);
   moetape::bindings::bind_recorder(m);
   moetape::bindings::bind_wire(m);
+  moetape::bindings::bind_tape(m);
   moetape::bindings::bind_row_ids(m);
   moetape::bindings::bind_pipeline(m);
   moetape::bindings::bind_replay(m);

@@ -12,6 +12,7 @@ void bind_layout(nanobind::module_& m);
 void bind_store(nanobind::module_& m);
 void bind_recorder(nanobind::module_& m);
 void bind_wire(nanobind::module_& m);
+void bind_tape(nanobind::module_& m);
 void bind_row_ids(nanobind::module_& m);
 void bind_pipeline(nanobind::module_& m);
 void bind_replay(nanobind::module_& m);

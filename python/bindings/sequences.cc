@@ -1,26 +1,28 @@
 #include "sequences.h"
 
 namespace moetape::bindings {
-namespace {
 
-std::vector<nb::object> items(nb::handle iterable, const char* name, std::string_view expected) {
-  const nb::object iterator = nb::steal(PyObject_GetIter(iterable.ptr()));
-  if (!iterator.is_valid()) {
-    PyErr_Clear();
-    raise_wrong_type(name, expected, iterable);
-  }
-  std::vector<nb::object> result;
-  while (PyObject* item = PyIter_Next(iterator.ptr())) result.push_back(nb::steal(item));
-  if (PyErr_Occurred()) throw nb::python_error();
-  return result;
+Items::Items(nb::handle iterable, const char* name, std::string_view expected)
+    : name_(name), iterator_(nb::steal(PyObject_GetIter(iterable.ptr()))) {
+  if (iterator_.is_valid()) return;
+  PyErr_Clear();
+  raise_wrong_type(name, expected, iterable);
 }
 
-}  // namespace
+nb::object Items::next() {
+  nb::object item = nb::steal(PyIter_Next(iterator_.ptr()));
+  if (!item.is_valid() && PyErr_Occurred()) throw nb::python_error();
+  if (item.is_valid()) ++count_;
+  return item;
+}
+
+std::string Items::item_name() const { return fmt::format("{}[{}]", name_, count_ - 1); }
 
 std::vector<Routes> RoutesListArg::get(const char* name) const {
   std::vector<Routes> result;
-  for (const nb::object& item : items(object, name, "a list of Routes")) {
-    const std::string item_name = fmt::format("{}[{}]", name, result.size());
+  Items items(object, name, "a list of Routes");
+  while (const nb::object item = items.next()) {
+    const std::string item_name = items.item_name();
     result.push_back(ObjectArg<Routes>{{item}}.get(item_name.c_str()));
   }
   return result;
@@ -28,8 +30,9 @@ std::vector<Routes> RoutesListArg::get(const char* name) const {
 
 std::vector<RowSpan> RowSpansArg::get(const char* name) const {
   std::vector<RowSpan> result;
-  for (const nb::object& item : items(object, name, "a list of (sequence, start, end)")) {
-    const std::string item_name = fmt::format("{}[{}]", name, result.size());
+  Items items(object, name, "a list of (sequence, start, end)");
+  while (const nb::object item = items.next()) {
+    const std::string item_name = items.item_name();
     if (!PyTuple_Check(item.ptr()) || nb::len(item) != 3) {
       raise_wrong_type(item_name.c_str(), "(sequence, start, end)", item);
     }
@@ -45,8 +48,9 @@ std::vector<RowSpan> RowSpansArg::get(const char* name) const {
 
 std::vector<Capture> CapturesArg::get(const char* name) const {
   std::vector<Capture> result;
-  for (const nb::object& item : items(object, name, "a list of (Routes, sampled_from)")) {
-    const std::string item_name = fmt::format("{}[{}]", name, result.size());
+  Items items(object, name, "a list of (Routes, sampled_from)");
+  while (const nb::object item = items.next()) {
+    const std::string item_name = items.item_name();
     if (!PyTuple_Check(item.ptr()) || nb::len(item) != 2) {
       raise_wrong_type(item_name.c_str(), "(Routes, sampled_from)", item);
     }

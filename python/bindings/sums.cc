@@ -4,26 +4,19 @@
 
 namespace moetape::bindings {
 
-Records::Records(RecordsArg records, const char* name) : name_(name) {
+Records::Records(RecordsArg records, const char* name) {
   if (const Routes* one = ObjectArg<Routes>{{records.object}}.get_if()) {
     one_ = *one;
-    return;
+  } else {
+    items_.emplace(records.object, name, "Routes or an iterable of them");
   }
-  left_ = nb::steal(PyObject_GetIter(records.object.ptr()));
-  if (left_.is_valid()) return;
-  PyErr_Clear();
-  raise_wrong_type(name, "Routes or an iterable of them", records.object);
 }
 
 std::optional<Routes> Records::next() {
-  if (!left_.is_valid()) return std::exchange(one_, std::nullopt);
-  const nb::object item = nb::steal(PyIter_Next(left_.ptr()));
-  if (!item.is_valid()) {
-    if (PyErr_Occurred()) throw nb::python_error();
-    return std::nullopt;
-  }
-  const std::string item_name = fmt::format("{}[{}]", name_, index_++);
-  return ObjectArg<Routes>{{item}}.get(item_name.c_str());
+  if (!items_) return std::exchange(one_, std::nullopt);
+  const nb::object item = items_->next();
+  if (!item.is_valid()) return std::nullopt;
+  return ObjectArg<Routes>{{item}}.get(items_->item_name().c_str());
 }
 
 nb::dict reason_counts(const std::array<int64_t, kNumReasons>& counts) {

@@ -12,6 +12,7 @@
 #include "args.h"
 #include "moetape/compare.h"
 #include "moetape/routes.h"
+#include "sequences.h"
 
 namespace moetape::bindings {
 
@@ -28,10 +29,8 @@ class Records {
   std::optional<Routes> next();
 
  private:
-  const char* name_;
-  nb::object left_;  // an iterator, or null
+  std::optional<Items> items_;
   std::optional<Routes> one_;
-  int64_t index_ = 0;
 };
 
 inline int64_t work_of(const Routes& routes) { return std::ssize(routes.ids()); }

@@ -6,6 +6,7 @@
     recorder.begin(); recorder.capture(layer, topk_ids); recorder.commit(slots, version=7)
     routes = store.read(slots)
     text = moetape.encode(routes, "sglang")
+    moetape.save("run.tape", [routes]); tape = moetape.open("run.tape"); tape[0]
 
 Importing moetape imports neither torch nor an engine; moetape.models, moetape.engines, moetape.trainers,
 moetape.synthetic and moetape.arrow are loaded when they are first used.
@@ -28,6 +29,12 @@ from moetape._moetape import (
     RowSource,
     Stats,
     Store,
+    Tape,
+    TapeEntry,
+    TapeFault,
+    TapeFile,
+    TapeTensor,
+    TapeWriter,
     Ticket,
     balance,
     blocks,
@@ -36,8 +43,13 @@ from moetape._moetape import (
     encode,
     merge_layers,
     merge_rows,
+    merge_tapes,
+    open,
+    save,
+    slice_tape,
     stats,
     stitch,
+    tape_bytes,
 )
 from moetape.errors import (
     AlreadyCapturedError,
@@ -91,6 +103,12 @@ __all__ = [
     "Stats",
     "StepOrderError",
     "Store",
+    "Tape",
+    "TapeEntry",
+    "TapeFault",
+    "TapeFile",
+    "TapeTensor",
+    "TapeWriter",
     "Ticket",
     "TimeoutError",
     "UnsupportedError",
@@ -104,9 +122,14 @@ __all__ = [
     "layout",
     "merge_layers",
     "merge_rows",
+    "merge_tapes",
+    "open",
     "replay",
+    "save",
+    "slice_tape",
     "stats",
     "stitch",
+    "tape_bytes",
 ]
 
 _LAZY = ("arrow", "engines", "models", "synthetic", "trainers")

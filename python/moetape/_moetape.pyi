@@ -1,7 +1,9 @@
 """The core of moetape. Import the package moetape instead."""
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+import os
+import types
 from typing import Any, ClassVar
 
 import numpy
@@ -649,6 +651,235 @@ def decode(data: str | bytes | numpy.typing.ArrayLike, dialect: str, *, spec: Ro
     surplus_rows: last rows that belong to no token that was fed, left out. Strict: CorruptDataError names the place and
     what stood there; ids are checked as in Routes.from_ids; a column of a dense layer must be zero. Long calls release
     the GIL.
+    """
+
+class TapeEntry:
+    """What a tape says of a sequence, besides the ids of its rows."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def meta(self) -> str:
+        """Free text of whoever wrote it."""
+
+    @property
+    def start(self) -> int:
+        """Position of the first row."""
+
+    @property
+    def end(self) -> int:
+        """Position behind the last row."""
+
+    @property
+    def num_missing(self) -> int:
+        """Rows that are missing."""
+
+    @property
+    def has_tokens(self) -> bool: ...
+
+    @property
+    def versions(self) -> list[tuple[int, int, int]]:
+        """[(start, end, version)] in positions."""
+
+class TapeTensor:
+    """One tensor of a tape's file."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str:
+        """As safetensors calls it."""
+
+    @property
+    def shape(self) -> list[int]: ...
+
+    @property
+    def offset(self) -> int:
+        """Bytes, in the file."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+class TapeFile:
+    """One file of a tape."""
+
+    @property
+    def path(self) -> str:
+        """Empty for bytes."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    @property
+    def num_sequences(self) -> int: ...
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def tensors(self) -> list[TapeTensor]:
+        """In the order of the file."""
+
+class TapeFault:
+    """Damage that was found."""
+
+    @property
+    def sequence(self) -> int | None:
+        """Its index; None: the tape as a whole."""
+
+    @property
+    def message(self) -> str:
+        """Names the file, the place, what was expected and what stood there."""
+
+    def __repr__(self) -> str: ...
+
+class Tape:
+    """
+    The routes of many sequences in a file (docs/tape-format.md), mapped and lazy: opened by moetape.open.
+
+    tape[i] is the Routes of sequence i, whose ids are views of the file where it has no codec and one layer group. A
+    sequence is checked when it is read: CorruptDataError names the file, the sequence and the byte. Missing rows stay
+    missing ("not_sent"). Any thread.
+    """
+
+    @staticmethod
+    def from_bytes(data: bytes | bytearray | memoryview, name: str = 'tape') -> Tape:
+        """
+        The Tape in bytes, as tape_bytes makes them: bytes or any C-contiguous buffer, not copied and kept alive.
+
+        name: stands for the path in errors.
+        """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, sequence: int) -> Routes: ...
+
+    def __iter__(self) -> Iterator[Routes]: ...
+
+    def read(self, sequence: int, start: int | None = None, end: int | None = None, layers: numpy.typing.ArrayLike | None = None) -> Routes:
+        """
+        Positions [start, end) of a sequence (None: all of it), of `layers` (ascending global indices; None: all).
+
+        Touches no more of the file than it must. Raises OutOfRangeError for a sequence, positions or layers that are not
+        there. Long calls release the GIL.
+        """
+
+    def rows(self, sequence: int) -> RowSource:
+        """The rows of a sequence for encode and append, in bounded memory."""
+
+    def entry(self, sequence: int) -> TapeEntry:
+        """The TapeEntry of a sequence."""
+
+    def find(self, id: str) -> list[int]:
+        """
+        Indices of the sequences of this id, ascending. Looks at all entries when first called.
+        """
+
+    def verify(self, sequence: int | None = None) -> list[TapeFault]:
+        """
+        What is damaged, as a list of TapeFault; empty = sound. sequence: this one only; None: the whole tape.
+
+        Every byte is looked at, and the ids are what the spec asks for. Releases the GIL.
+        """
+
+    @property
+    def spec(self) -> RouteSpec:
+        """The RouteSpec."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all sequences."""
+
+    @property
+    def codec(self) -> str:
+        """Of the ids: "none" or "bitpack"."""
+
+    @property
+    def layer_groups(self) -> list[list[int]]:
+        """Layers that lie together; empty = all in one."""
+
+    @property
+    def files(self) -> list[TapeFile]:
+        """The files that it is made of, as TapeFile."""
+
+    def __repr__(self) -> str: ...
+
+def open(path: str | os.PathLike[str]) -> Tape:
+    """
+    The Tape in a file, or in the files of an index. path: str or os.PathLike.
+
+    Raises IoError (no such file, no rights), CorruptDataError, UnsupportedError for what a newer moetape may have written.
+    """
+
+class TapeWriter:
+    """
+    Writes a tape in order and in bounded memory; one thread at a time.
+
+    The file takes its name in finish(), whole or not at all. As a context manager it finishes when the block ends, and
+    leaves nothing where the block raises. codec: "none" or "bitpack". layer_groups: lists of layers that lie together, a
+    partition of the spec's, so that a pipeline stage reads only its own. max_file_bytes: what does not fit goes to further
+    files, and the path becomes their index. Raises IoError, InvalidArgumentError, ConflictError where the index of a
+    sharded tape stands.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], spec: RouteSpec, *, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None, max_file_bytes: int | None = None) -> None: ...
+
+    def append(self, routes: Routes | RowSource, id: str = '', meta: str = '') -> None:
+        """
+        Adds one sequence: Routes, or Store.rows(...) in one pass. Where it fails, nothing was added.
+
+        id: need not be unique. meta: free text; JSON is a good choice. Raises SpecMismatchError for another fingerprint,
+        ClosedError after finish(). Long calls release the GIL.
+        """
+
+    def append_from(self, tape: Tape, sequence: int, start: int | None = None, end: int | None = None) -> None:
+        """
+        Adds positions [start, end) (None: all) of a sequence of a Tape, with its id, meta and channels.
+        """
+
+    def finish(self) -> None:
+        """
+        Makes the tape appear under its path. Where it fails, nothing has appeared.
+        """
+
+    @property
+    def num_sequences(self) -> int:
+        """Added so far."""
+
+    @property
+    def num_rows(self) -> int:
+        """Added so far."""
+
+    def __enter__(self) -> TapeWriter: ...
+
+    def __exit__(self, exc_type: type[BaseException], exc_value: BaseException, traceback: types.TracebackType) -> None: ...
+
+def save(path: str | os.PathLike[str], routes: Iterable[Routes], *, sequence_ids: Iterable[str] | None = None, metas: Iterable[str] | None = None, spec: RouteSpec | None = None, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None, max_file_bytes: int | None = None) -> None:
+    """
+    Writes a tape of an iterable of Routes, which is walked once and not kept; whole or not at all.
+
+    sequence_ids, metas: iterables of str, as many. spec: needed only where there are no routes. codec, layer_groups,
+    max_file_bytes: as of TapeWriter.
+    """
+
+def tape_bytes(routes: Iterable[Routes], *, sequence_ids: Iterable[str] | None = None, metas: Iterable[str] | None = None, spec: RouteSpec | None = None, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None) -> object:
+    """
+    The bytes of a tape, for the network: the same as those of the file. See save; Tape.from_bytes reads them.
+    """
+
+def merge_tapes(tapes: Iterable[Tape], path: str | os.PathLike[str], *, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None, max_file_bytes: int | None = None) -> None:
+    """
+    Writes all sequences of all tapes, in order, as one tape, in bounded memory; the path may be one of them.
+
+    Raises SpecMismatchError for another fingerprint, InvalidArgumentError for no tapes.
+    """
+
+def slice_tape(tape: Tape, path: str | os.PathLike[str], *, sequences: numpy.typing.ArrayLike | None = None, start: int = 0, end: int | None = None, layers: numpy.typing.ArrayLike | None = None, codec: str = 'none', max_file_bytes: int | None = None) -> None:
+    """
+    Writes a part of a tape. sequences: their indices in the order wanted. start, end: positions; a sequence is cut to
+    them and stays, without rows if it has none there. layers: ascending global indices. None: all.
     """
 
 class RowIds:
