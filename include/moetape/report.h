@@ -27,7 +27,7 @@ struct ReportRecord {
 };
 
 struct ReportData {
-  std::vector<ReportRecord> records;                   // one or two, of one fingerprint
+  std::vector<ReportRecord> records = {};              // one or two, of one fingerprint
   std::optional<Comparison> comparison = {};           // of the two
   std::string title = {};                              // empty: the names of the records
   std::map<int32_t, std::string> token_text = {};      // of the token ids that are known

@@ -51,6 +51,7 @@ from moetape._moetape import (
     stitch,
     tape_bytes,
 )
+from moetape._report import report
 from moetape.errors import (
     AlreadyCapturedError,
     CapacityError,
@@ -125,6 +126,7 @@ __all__ = [
     "merge_tapes",
     "open",
     "replay",
+    "report",
     "save",
     "slice_tape",
     "stats",

@@ -1363,3 +1363,10 @@ def stats(routes: Routes | Iterable[Routes]) -> Stats:
 
     Raises InvalidArgumentError for an empty iterable, SpecMismatchError.
     """
+
+def render_report(records: Sequence[tuple[str, Stats, None | int, list[tuple[str, int]]]], comparison: None | Comparison, title: str, token_text: dict[int, bytes], sequence_names: dict[int, str]) -> bytes:
+    """
+    The page of moetape.report as UTF-8, of (name, stats, bytes of the file, bytes of its parts) for each record.
+
+    token_text: token id to UTF-8, or any bytes. sequence_names: of the sequences that the comparison numbers.
+    """

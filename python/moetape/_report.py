@@ -1,0 +1,98 @@
+"""moetape.report: one HTML page about one or two records."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from moetape._moetape import Comparison, Routes, Stats, Tape, compare, render_report, stats
+from moetape.errors import InvalidArgumentError, IoError
+
+Record = Tape | Routes | Sequence[Routes]
+
+
+def report(
+    path: str | os.PathLike[str],
+    record: Record,
+    other: Record | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    title: str = "",
+    token_text: Mapping[int, str | bytes] | None = None,
+) -> None:
+    """Writes one HTML page about a record, or about two records of the same tokens (docs/report.md).
+
+    record, other: a Tape, a Routes or a sequence of Routes; of two, the same number in the same order. names: of the
+    records; default: those of the files of tapes. token_text: of the token ids that are known; bytes need not be
+    UTF-8. Each record is walked once or twice, sequence by sequence. `path` holds the old or the whole new page,
+    whatever happens. Raises what moetape.stats and moetape.compare raise, InvalidArgumentError for a wrong number
+    of names, IoError where the page cannot be written.
+    """
+    records = [record] if other is None else [record, other]
+    if names is None:
+        names = [
+            _name(one, default) for one, default in zip(records, ("record", "other record"), strict=False)
+        ]
+    if len(names) != len(records):
+        raise InvalidArgumentError(
+            f"names: expected one for each of {len(records)} records, got {len(names)}"
+        )
+    comparison = None if other is None else _comparison(record, other)
+    page = render_report(
+        [(name, _stats(one), *_sizes(one)) for name, one in zip(names, records, strict=True)],
+        comparison,
+        title,
+        {token: _bytes(text) for token, text in (token_text or {}).items()},
+        _sequence_names(record, comparison),
+    )
+    _replace(Path(path), page)
+
+
+def _name(record: Record, default: str) -> str:
+    return (Path(record.files[0].path).name or default) if isinstance(record, Tape) else default
+
+
+def _stats(record: Record) -> Stats:
+    # Only a tape knows its spec when it holds no sequence.
+    return stats(record) if not isinstance(record, Tape) or len(record) else Stats(record.spec)
+
+
+def _comparison(record: Record, other: Record) -> Comparison:
+    if isinstance(record, Tape) and isinstance(other, Tape) and len(record) == len(other) == 0:
+        return Comparison(record.spec)
+    return compare(record, other)
+
+
+def _sizes(record: Record) -> tuple[int | None, list[tuple[str, int]]]:
+    if not isinstance(record, Tape):
+        return None, []
+    parts: dict[str, int] = {}
+    for file in record.files:
+        for tensor in file.tensors:
+            parts[tensor.name] = parts.get(tensor.name, 0) + tensor.num_bytes
+    return sum(file.num_bytes for file in record.files), sorted(parts.items())
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+
+
+def _sequence_names(record: Record, comparison: Comparison | None) -> dict[int, str]:
+    if comparison is None or not isinstance(record, Tape):
+        return {}
+    return {row.sequence: record.entry(row.sequence).id for row in comparison.rerouted_rows}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(content)
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise IoError(f"report: {path}: expected to write the page, got: {error.strerror}") from error
