@@ -5,7 +5,9 @@ versions, it is recorded twice over the same tokens, as in reinforcement learnin
 reads held-out text, and continues it), and the float32 model itself is the trainer, which computes the same
 tokens again. The two disagree about some experts; a table says how often, beside loss and balance.
 
-    python examples/train_small_moe.py [--steps 1500] [--seed 0]
+    python examples/train_small_moe.py [--steps 1500] [--seed 0] [--out FOLDER]
+
+Both records are written as tapes, FOLDER/run.tape (the server's) and FOLDER/other.tape (the trainer's).
 
 Equal steps and seed give equal routes on one machine, with one version of Python, torch and transformers.
 """
@@ -221,17 +223,28 @@ def run(steps: int, seed: int) -> tuple[Record, list[Summary]]:
     return everything, summaries
 
 
+def save(record: Record, folder: Path) -> None:
+    for name, routes in (("run.tape", record.served), ("other.tape", record.trained)):
+        mt.save(folder / name, routes, sequence_ids=record.sequence_ids)
+        print(f"{folder / name}: {(folder / name).stat().st_size / 1e6:.2f} MB")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1500, help="of training, at least 4 (default: 1500)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/routes"), help="folder of the tapes (default: build/routes)"
+    )
     arguments = parser.parse_args()
     if arguments.steps < NUM_VERSIONS:
         parser.error(f"--steps: expected {NUM_VERSIONS} or more, got {arguments.steps}")
     torch.set_num_threads(1)  # small matrices: a second thread only waits
     torch.use_deterministic_algorithms(True)
     transformers.logging.set_verbosity_error()
-    run(arguments.steps, arguments.seed)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    record, _ = run(arguments.steps, arguments.seed)
+    save(record, arguments.out)
     return 0
 
 

@@ -273,12 +273,12 @@ RC_GTEST_PROP(ComparingRandom, OfLongRecordsAgreesWithTheReference, ()) {
   const int32_t top_k = *rc::gen::element(1, 4, 8, 40);
   const RouteSpec spec = make_spec({.layers = {0, 1, 5},
                                     .top_k = top_k,
-                                    .num_experts = top_k + *rc::gen::element(0, 60, 400),
+                                    .num_experts = top_k + *rc::gen::element(0, 60, 260),
                                     .distinct = *rc::gen::arbitrary<bool>()});
   const uint64_t stay = *rc::gen::element<uint64_t>(1, 10, 3000);
   std::mt19937_64 random(*rc::gen::arbitrary<uint64_t>());
   std::vector<Pair> pairs;
-  for (const int64_t num_rows : {int64_t{700}, static_cast<int64_t>(random() % 1000)}) {
+  for (const int64_t num_rows : {int64_t{400}, static_cast<int64_t>(random() % 400)}) {
     const Table a = long_table(spec, num_rows, random);
     Table b = routed_again(spec, a, stay, random);
     b.rows.resize(b.rows.size() - random() % (b.rows.size() + 1) / 8);

@@ -161,11 +161,11 @@ RC_GTEST_PROP(StatsRandom, AreThoseOfTheReference, ()) {
 // Long records: blocks, rows counted at once, windows of many rows.
 RC_GTEST_PROP(StatsRandom, OfLongRecordsAreThoseOfTheReference, ()) {
   const int32_t top_k = *rc::gen::element(1, 4, 8, 40);
-  const RouteSpec spec = reference::make_spec({0, 1, 5}, top_k, top_k + *rc::gen::element(0, 60, 400));
+  const RouteSpec spec = reference::make_spec({0, 1, 5}, top_k, top_k + *rc::gen::element(0, 60, 260));
   std::mt19937_64 random(*rc::gen::arbitrary<uint64_t>());
   std::vector<Table> tables;
   std::vector<Routes> records;
-  for (const int64_t num_rows : {int64_t{700}, static_cast<int64_t>(random() % 1000)}) {
+  for (const int64_t num_rows : {int64_t{400}, static_cast<int64_t>(random() % 400)}) {
     tables.push_back(long_table(spec, num_rows, random));
     records.push_back(reference::build(spec, tables.back()));
   }

@@ -76,7 +76,8 @@ Status FileReader::find_tensors(const Header& header) {
   }
   MOETAPE_TRY(find_row_tensors(tensors));
   MOETAPE_TRY(find_small_tensors(tensors));
-  MOETAPE_TRY(take_rest(tensors));
+  MOETAPE_TRY(check_rest(tensors));
+  MOETAPE_TRY(check_sizes());
   return check_ends();
 }
 
@@ -138,6 +139,10 @@ Status FileReader::find_small_tensors(Tensors& tensors) {
                   shape_text(dtype, expected), shape_text(tensor.dtype, tensor.shape));
     }
   }
+  return {};
+}
+
+Status FileReader::check_sizes() const {
   const int64_t num_sequences = file_.num_sequences;
   const auto expect = [&](SmallTensor tensor, int64_t size, bool optional = false) -> Status {
     const Tensor& found = small(tensor);
@@ -162,7 +167,8 @@ Status FileReader::find_small_tensors(Tensors& tensors) {
   return {};
 }
 
-Status FileReader::take_rest(const Tensors& tensors) {
+// All that is left is padding.
+Status FileReader::check_rest(const Tensors& tensors) const {
   for (const auto& [name, tensor] : tensors) {
     if (!name.starts_with(kPaddingPrefix)) {
       return fail(ErrorCode::kUnsupported, "{}: tensor {:?} is not known to this moetape", name_, name);

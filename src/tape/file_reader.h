@@ -89,7 +89,8 @@ class FileReader {
   Status find_tensors(const Header& header);
   Status find_row_tensors(std::map<std::string_view, const TensorInfo*>& tensors);
   Status find_small_tensors(std::map<std::string_view, const TensorInfo*>& tensors);
-  Status take_rest(const std::map<std::string_view, const TensorInfo*>& tensors);
+  Status check_rest(const std::map<std::string_view, const TensorInfo*>& tensors) const;
+  Status check_sizes() const;
   Status check_ends() const;
   const std::byte* data_at(int64_t offset) const { return bytes_.data() + data_begin_ + offset; }
   const Tensor& small(SmallTensor tensor) const { return small_[tensor]; }

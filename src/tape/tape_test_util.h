@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -16,6 +18,7 @@
 
 #include "moetape/tape.h"
 #include "routes/test_routes.h"
+#include "tape/file_writer.h"
 
 namespace moetape::inline v0 {
 
@@ -95,6 +98,36 @@ inline Routes tell(const RouteSpec& spec, const Story& story, uint64_t seed) {
     builder.set_tokens(std::move(tokens));
   }
   return std::move(builder).finish();
+}
+
+// Two channels, which have no public writer yet.
+inline const std::vector<tape::Channel> kChannels = {{"channel.weights", "F32", {3, 2}, 24},
+                                                     {"channel.z", "U8", {}, 1}};
+
+inline std::vector<std::byte> channel_values(uint64_t seed, int64_t num_rows) {
+  return random_bytes(static_cast<size_t>(num_rows) * 24, seed);
+}
+
+// Sequence i has i + 2 rows; the channels' rows begin with those of channel_values(i).
+inline Buffer channel_tape(const RouteSpec& spec, uint64_t num_sequences) {
+  auto output = std::make_unique<tape::MemoryOutput>();
+  tape::MemoryOutput& memory = *output;
+  const auto writer =
+      value_of(tape::FileWriter::create(value_of(tape::describe(spec, {})), std::move(output), std::nullopt));
+  for (uint64_t i = 0; i < num_sequences; ++i) {
+    const Routes routes = tell(spec, {.num_rows = 2 + static_cast<int64_t>(i)}, i);
+    const std::vector<std::byte> values = channel_values(i, routes.num_rows());
+    tape::SequenceInput input{.num_rows = routes.num_rows(), .channels = kChannels};
+    input.rows = [&](int64_t first, int64_t) -> Result<tape::SequenceInput::Rows> {
+      return tape::SequenceInput::Rows{routes.row(first).data(), routes.reasons().data() + first};
+    };
+    input.channel_rows = [&](int64_t channel, int64_t first, int64_t) -> Result<const std::byte*> {
+      return values.data() + first * kChannels[static_cast<size_t>(channel)].row_bytes;
+    };
+    expect_ok(writer->append(input));
+  }
+  value_of(writer->finish());
+  return std::move(memory).take();
 }
 
 }  // namespace moetape::inline v0

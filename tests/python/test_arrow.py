@@ -123,6 +123,19 @@ def test_one_routes_alone_is_a_table() -> None:
     assert from_arrow(to_arrow(make(3))) == [make(3)]
 
 
+def test_a_tape_is_a_table(tmp_path: Path) -> None:
+    routes = [make(4, version=3, tokens=range(4)), make(2, start=7)]
+    mt.save(tmp_path / "named.tape", routes, sequence_ids=["a", "b"])
+    tape = mt.open(tmp_path / "named.tape")
+    table = to_arrow(tape)
+    assert (from_arrow(table), sequence_ids(table)) == (routes, ["a", "b"])
+    assert sequence_ids(to_arrow(tape, ["c", "d"])) == ["c", "d"]
+    write_parquet(tmp_path / "routes.parquet", tape)
+    mt.save(tmp_path / "again.tape", read_parquet(tmp_path / "routes.parquet"))
+    assert list(mt.open(tmp_path / "again.tape")) == routes
+    assert sequence_ids(to_arrow(mt.open(tmp_path / "again.tape"))) is None
+
+
 def test_ids_and_tokens_are_not_copied() -> None:
     routes = from_a_store()
     table = to_arrow([routes])

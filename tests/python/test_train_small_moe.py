@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+import moetape
+
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
@@ -38,7 +40,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_it_learns_and_records_each_version_twice(script: ModuleType) -> None:
+def test_it_learns_and_records_each_version_twice(script: ModuleType, tmp_path: Path) -> None:
     record, summaries = script.run(steps=40, seed=3)
     assert [one.version for one in summaries] == [1, 2]
     assert summaries[1].held_out_loss < summaries[0].held_out_loss < 5.4  # ln 256 = 5.55 knows nothing
@@ -57,6 +59,12 @@ def test_it_learns_and_records_each_version_twice(script: ModuleType) -> None:
         assert served.tokens.tolist() == trained.tokens.tolist()
     assert record.served[0].tokens.tolist() == record.served[5].tokens.tolist()  # read again by version 2
     assert record.served[0].ids.tolist() != record.served[5].ids.tolist()
+
+    script.save(record, tmp_path)
+    for name, routes in (("run.tape", record.served), ("other.tape", record.trained)):
+        tape = moetape.open(tmp_path / name)
+        assert list(tape) == routes
+        assert [tape.entry(index).id for index in range(len(tape))] == names
 
 
 def test_equal_seeds_give_equal_routes(script: ModuleType) -> None:

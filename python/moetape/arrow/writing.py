@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moetape._moetape import REASONS, Routes
+from moetape._moetape import REASONS, Routes, Tape
 from moetape.arrow.schema import KEY, Empty, Header, pyarrow, schema_of
 from moetape.errors import InvalidArgumentError, SpecMismatchError, WrongShapeError, WrongTypeError
 
 
 def to_arrow(routes: Routes | Iterable[Routes], sequence_ids: Sequence[str] | None = None) -> Any:
-    """The pyarrow.Table of some sequences of one spec; ids and tokens are not copied.
+    """The pyarrow.Table of some sequences of one spec, or of a tape; ids and tokens are not copied.
 
-    sequence_ids: a name for each. Raises SpecMismatchError for routes of different specs,
-    InvalidArgumentError for no routes at all, WrongShapeError for another number of names.
+    sequence_ids: a name for each; default: those of a tape that has any. Raises SpecMismatchError for routes
+    of different specs, InvalidArgumentError for none at all, WrongShapeError for another number of names.
     """
     sequences = _checked_sequences(routes)
-    names = _checked_names(sequence_ids, len(sequences))
+    names = _checked_names(_names_of(routes) if sequence_ids is None else sequence_ids, len(sequences))
     schema = schema_of(sequences[0].spec, named=names is not None)
     columns = _columns(schema, sequences, names)
     return pyarrow().table(
@@ -45,6 +45,11 @@ def _checked_sequences(routes: Routes | Iterable[Routes]) -> list[Routes]:
         if one.spec != sequences[0].spec:
             raise SpecMismatchError(f"routes[{number}]: expected {sequences[0].spec!r}, got {one.spec!r}")
     return sequences
+
+
+def _names_of(routes: Routes | Iterable[Routes]) -> list[str] | None:
+    names = [routes.entry(number).id for number in range(len(routes))] if isinstance(routes, Tape) else []
+    return names if any(names) else None
 
 
 def _checked_names(names: Sequence[str] | None, count: int) -> list[str] | None:
