@@ -15,6 +15,7 @@
 #include "memory/segment.h"
 #include "moetape/buffer.h"
 #include "simd/base64.h"
+#include "simd/bitpack.h"
 #include "simd/copy.h"
 #include "simd/narrow.h"
 #include "simd/widen.h"
@@ -239,6 +240,34 @@ void widen_ids(benchmark::State& state, int64_t target, IntType type) {
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(out.size()));
 }
 
+// Bytes per second are those of the ids as they are in memory.
+void pack_ids(benchmark::State& state, int64_t target, int64_t num_experts, bool back) {
+  use_target(target);
+  const int bits = id_bits(num_experts);
+  const int num_bytes = id_bytes(num_experts);
+  const int64_t num_rows = state.range(0) / (kRowBytes * num_bytes);
+  std::vector<std::byte> ids(static_cast<size_t>(num_rows * kRowBytes * num_bytes));
+  std::mt19937_64 random(5);
+  for (size_t i = 0; i < ids.size(); i += static_cast<size_t>(num_bytes)) {
+    const auto id = static_cast<uint16_t>(random() % static_cast<uint64_t>(num_experts));
+    std::memcpy(ids.data() + i, &id, static_cast<size_t>(num_bytes));
+  }
+  std::vector<std::byte> packed(static_cast<size_t>(num_rows * packed_row_bytes(kRowBytes, bits)));
+  std::vector<std::byte> unpacked(ids.size());
+  bitpack(packed.data(), ids.data(), num_bytes, bits, kRowBytes, num_rows);
+  bitunpack(unpacked.data(), packed.data(), num_bytes, bits, kRowBytes, num_rows);
+  require(unpacked == ids, "bitpack");
+  for (auto _ : state) {
+    if (back) {
+      bitunpack(unpacked.data(), packed.data(), num_bytes, bits, kRowBytes, num_rows);
+    } else {
+      bitpack(packed.data(), ids.data(), num_bytes, bits, kRowBytes, num_rows);
+    }
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * std::ssize(ids));
+}
+
 // What a request's result costs: a block from the pool against fresh memory.
 void fresh_result(benchmark::State& state, bool pooled) {
   const int64_t bytes = 32'768 * kRowBytes;
@@ -280,6 +309,15 @@ void register_for(int64_t target) {
   }
   add("base64_encode", [=](auto& s) { encode(s, target); })->Arg(48 << 10)->Arg(16 << 20);
   add("base64_decode", [=](auto& s) { decode(s, target); })->Arg(48 << 10)->Arg(16 << 20);
+  for (const int64_t experts : {64, 128, 384, 512}) {
+    const std::string kind = std::string("_").append(std::to_string(experts));
+    add("bitpack" + kind, [=](auto& s) { pack_ids(s, target, experts, false); })
+        ->Arg(256 << 10)
+        ->Arg(64 << 20);
+    add("bitunpack" + kind, [=](auto& s) { pack_ids(s, target, experts, true); })
+        ->Arg(256 << 10)
+        ->Arg(64 << 20);
+  }
   add("widen_int32", [=](auto& s) { widen_ids(s, target, IntType::kInt32); })->Arg(32 << 10);
   add("widen_int64", [=](auto& s) { widen_ids(s, target, IntType::kInt64); })->Arg(32 << 10);
 }

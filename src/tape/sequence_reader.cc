@@ -55,7 +55,6 @@ Result<Routes> SequenceReader::read(int64_t first, int64_t end) {
     const bool lends = can_lend();
     Buffer lent;
     if (lends) {
-      MOETAPE_TRY(check_blocks(parts_[0], first, end));
       lent = Buffer::wrap(file_->rows(facts_, parts_[0].group, first), count * spec_.row_bytes(),
                           file_->owner());
     }
@@ -63,7 +62,7 @@ Result<Routes> SequenceReader::read(int64_t first, int64_t end) {
                    lends ? RoutesBuilder::wrap(spec_, facts_.start + first, count, std::move(lent))
                          : RoutesBuilder::create(spec_, facts_.start + first, count));
     if (lends) {
-      MOETAPE_TRY(check_rows(first, end, builder.ids()));
+      MOETAPE_TRY(check_lent(first, end));
       fill_reasons(first, end, builder.reasons());
     } else {
       MOETAPE_TRY(pull(first, end, builder.ids(), builder.reasons()));
@@ -71,6 +70,18 @@ Result<Routes> SequenceReader::read(int64_t first, int64_t end) {
     MOETAPE_TRY(add_facts(builder, first, end));
     return std::move(builder).finish();
   });
+}
+
+// Block by block, so that what is looked at twice is still in the cache.
+Status SequenceReader::check_lent(int64_t first, int64_t end) {
+  const int64_t block_rows = file_->description().block_rows;
+  for (int64_t row = first; row < end;) {
+    const int64_t block_end = std::min(end, (row / block_rows + 1) * block_rows);
+    MOETAPE_TRY(check_blocks(parts_[0], row, block_end));
+    MOETAPE_TRY(check_rows(row, block_end, file_->rows(facts_, parts_[0].group, row)));
+    row = block_end;
+  }
+  return {};
 }
 
 Status SequenceReader::pull(int64_t first, int64_t end, std::byte* rows, Reason* reasons) {

@@ -46,6 +46,7 @@ class SequenceReader {
   };
 
   bool can_lend() const;
+  Status check_lent(int64_t first, int64_t end);
   Status check_blocks(Part& part, int64_t first, int64_t end);
   // The rows are what a Routes may hold: ids below num_experts, zeros where they are missing.
   Status check_rows(int64_t first, int64_t end, const std::byte* rows) const;
