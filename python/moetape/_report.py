@@ -25,11 +25,11 @@ def report(
 ) -> None:
     """Writes one HTML page about a record, or about two records of the same tokens (docs/report.md).
 
-    record, other: a Tape, a Routes or a sequence of Routes; of two, the same number in the same order. names: of
-    the records; default: those of the files of tapes. token_text: of the token ids that are known; bytes need not
-    be UTF-8. Each record is walked once or twice, sequence by sequence. `path` holds the old or the whole new
-    page, whatever happens. Raises what moetape.stats and moetape.compare raise, InvalidArgumentError for a wrong
-    number of names, IoError where the page cannot be written.
+    record, other: a Tape, a Routes or a sequence of Routes; of two, the same number in the same order.
+    names: of the records; default: those of the files of tapes. token_text: of the token ids that are known;
+    bytes need not be UTF-8. Each record is walked once or twice, sequence by sequence. `path` holds the old
+    or the whole new page, whatever happens. Raises what moetape.stats and moetape.compare raise,
+    InvalidArgumentError for a wrong number of names, IoError where the page cannot be written.
     """
     records = [record] if other is None else [record, other]
     if names is None:
