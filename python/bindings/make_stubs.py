@@ -18,6 +18,7 @@ _REPLACEMENTS = {
     "__hash__: None = None": "__hash__: ClassVar[None]  # type: ignore[assignment]",
     "from typing import Any": "from typing import Any, ClassVar",
     "REASONS: tuple = ...": "REASONS: tuple[str, ...]",
+    "DIALECTS: tuple = ...": "DIALECTS: tuple[str, ...]",
 }
 
 

@@ -12,8 +12,13 @@ void name_public_modules(nb::module_& m) {
     if (!PyType_Check(value.ptr())) continue;
     const std::string_view name = nb::cast<const char*>(key);
     const bool is_layout = name == "Layout" || name == "IdMap";
+    const bool is_wire =
+        name == "Alignment" || name == "Choice" || name == "RouteStream" || name == "Sniffed";
     const bool is_replay = name == "Plan" || name == "RowIds";
-    value.attr("__module__") = is_layout ? "moetape.layout" : is_replay ? "moetape.replay" : "moetape";
+    value.attr("__module__") = is_layout   ? "moetape.layout"
+                               : is_wire   ? "moetape.wire"
+                               : is_replay ? "moetape.replay"
+                                           : "moetape";
   }
 }
 
@@ -31,6 +36,8 @@ NB_MODULE(_moetape, m) {
   moetape::bindings::bind_recorder(m);
   moetape::bindings::bind_wire(m);
   moetape::bindings::bind_tape(m);
+  moetape::bindings::bind_answer(m);
+  moetape::bindings::bind_spans(m);
   moetape::bindings::bind_row_ids(m);
   moetape::bindings::bind_pipeline(m);
   moetape::bindings::bind_replay(m);

@@ -13,6 +13,8 @@ void bind_store(nanobind::module_& m);
 void bind_recorder(nanobind::module_& m);
 void bind_wire(nanobind::module_& m);
 void bind_tape(nanobind::module_& m);
+void bind_answer(nanobind::module_& m);
+void bind_spans(nanobind::module_& m);
 void bind_row_ids(nanobind::module_& m);
 void bind_pipeline(nanobind::module_& m);
 void bind_replay(nanobind::module_& m);

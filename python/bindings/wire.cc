@@ -10,6 +10,7 @@
 #include "module.h"
 #include "moetape/buffer.h"
 #include "store.h"
+#include "wire_args.h"
 
 namespace moetape::bindings {
 namespace {
@@ -113,16 +114,11 @@ std::optional<LayerAxis> layers_from(OptionalStrArg layers) {
   raise(ErrorCode::kInvalidArgument, "layers: expected all, moe or None, got \"{}\"", *name);
 }
 
-std::optional<IntType> type_from(AnyArg dtype) {
-  if (dtype.object.is_none()) return std::nullopt;
-  return int_type_from(dtype.object, "dtype");
-}
-
 nb::object encode_any(EncodableArg routes, StrArg dialect_arg, OptionalStrArg missing, AnyArg dtype,
                       OptionalStrArg layers, IntArg prompt_rows) {
   const Dialect dialect = unwrap(dialect_from_name(dialect_arg.get("dialect")));
   const EncodeOptions options = {.missing = missing_from(missing),
-                                 .type = type_from(dtype),
+                                 .type = optional_type(dtype),
                                  .layers = layers_from(layers),
                                  .prompt_rows = prompt_rows.get("prompt_rows")};
   if (const Routes* value = ObjectArg<Routes>{{routes.object}}.get_if()) {
@@ -147,44 +143,26 @@ Routes decode_array_object(nb::handle object, Dialect dialect, const RouteSpec& 
   }));
 }
 
-DecodeOptions decode_options(OptionalIntArg start, OptionalIntArg rows, OptionalIntArg version, AnyArg dtype,
-                             IntArg known_from, IntArg surplus_rows) {
-  DecodeOptions options;
-  options.start = start.get("start");
-  options.num_rows = rows.get("rows");
-  if (!version.object.is_none()) {
-    options.version = static_cast<uint32_t>(IntArg{{version.object}}.get("version", 0, kMaxVersion));
-  }
-  options.type = type_from(dtype);
-  options.known_from = known_from.get("known_from");
-  options.surplus_rows = surplus_rows.get("surplus_rows");
-  return options;
-}
-
 Routes decode_any(EncodedArg data, StrArg dialect_arg, ObjectArg<RouteSpec> spec_arg, OptionalIntArg start,
                   OptionalIntArg rows, OptionalIntArg version, AnyArg dtype, IntArg known_from,
                   IntArg surplus_rows) {
   const Dialect dialect = unwrap(dialect_from_name(dialect_arg.get("dialect")));
   const RouteSpec& spec = spec_arg.get("spec");
-  const DecodeOptions options = decode_options(start, rows, version, dtype, known_from, surplus_rows);
-  std::string_view text;
-  std::optional<Array> bytes;
-  PyObject* object = data.object.ptr();
-  if (PyUnicode_Check(object)) {
-    text = StrArg{{data.object}}.get("data");
-  } else if (PyBytes_Check(object) || PyByteArray_Check(object)) {
-    const Array& array = bytes.emplace(data.object, "data");
-    text = {static_cast<const char*>(array.data()), static_cast<size_t>(array.size())};
-  } else {
-    return decode_array_object(data.object, dialect, spec, options);
-  }
-  const auto size = static_cast<int64_t>(text.size());
-  return unwrap(long_call(size, [&] { return decode(text, dialect, spec, options); }));
+  const DecodeOptions options = DecodeArgs{start, rows, version, dtype, known_from, surplus_rows}.options();
+  if (!Text::is_text(data.object)) return decode_array_object(data.object, dialect, spec, options);
+  const Text text(data.object, "data");
+  return unwrap(long_call(text.size(), [&] { return decode(text.view(), dialect, spec, options); }));
 }
 
 }  // namespace
 
 void bind_wire(nb::module_& m) {
+  nb::list names;
+  for (int i = 0; i < kNumDialects; ++i) {
+    const std::string_view name = dialect_name(static_cast<Dialect>(i));
+    names.append(nb::str(name.data(), name.size()));
+  }
+  m.attr("DIALECTS") = nb::tuple(names);
   m.def("encode", &encode_any, "routes"_a, "dialect"_a, "missing"_a = nb::none(), nb::kw_only(),
         "dtype"_a = nb::none(), "layers"_a = nb::none(), "prompt_rows"_a = 0, nb::sig(kEncodeSignature),
         kEncodeDoc);

@@ -12,7 +12,7 @@ Importing moetape imports neither torch nor an engine; moetape.models, moetape.e
 moetape.synthetic and moetape.arrow are loaded when they are first used.
 """
 
-from moetape import layout, replay
+from moetape import layout, replay, wire
 from moetape._lazy import loader
 from moetape._moetape import (
     REASONS,
@@ -132,6 +132,7 @@ __all__ = [
     "stats",
     "stitch",
     "tape_bytes",
+    "wire",
 ]
 
 _LAZY = ("arrow", "engines", "models", "synthetic", "trainers")

@@ -631,6 +631,8 @@ class Recorder:
         not 1-D): nothing was done, the step is still open.
         """
 
+DIALECTS: tuple[str, ...]
+
 def encode(routes: Routes | RowSource, dialect: str, missing: str | None = None, *, dtype: object = None, layers: str | None = None, prompt_rows: int = 0) -> Any:
     """
     What engines and trainers send, in a dialect of moetape.wire.DIALECTS: str, bytes ("npy") or an array.
@@ -881,6 +883,133 @@ def slice_tape(tape: Tape, path: str | os.PathLike[str], *, sequences: numpy.typ
     Writes a part of a tape. sequences: their indices in the order wanted. start, end: positions; a sequence is cut to
     them and stays, without rows if it has none there. layers: ascending global indices. None: all.
     """
+
+class Choice:
+    """One choice of an answer."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def dialect(self) -> str | None:
+        """The form its routes had; None without routes."""
+
+    @property
+    def routes(self) -> Routes | None:
+        """
+        None = the answer has none; they may also have no rows, or missing ones.
+        """
+
+    def __repr__(self) -> str: ...
+
+class Sniffed:
+    """What a text or file may be."""
+
+    @property
+    def dialects(self) -> list[str]:
+        """The likeliest first."""
+
+    @property
+    def answer(self) -> bool:
+        """A whole HTTP answer, for read_answer."""
+
+    def __repr__(self) -> str: ...
+
+def read_answer(data: str | bytes | bytearray, *, spec: RouteSpec, asked: bool = True, hop: str = 'answer', dialect: str | None = None, start: int | None = None, rows: int | None = None, version: int | None = None, dtype: object | None = None, known_from: int = 0, surplus_rows: int = 0) -> list[Choice]:
+    """
+    The routes in a whole HTTP answer, as the server sent it: one Choice per choice.
+
+    data: the JSON text. Understood: vLLM completions, chat and /inference/v1/generate, SGLang /generate (one object or a
+    list), completions and chat, LightLLM, prime-rl, SkyRL, NeMo-RL, Megatron. asked: routes were asked for, so that a
+    choice without them raises MissingRowsError naming `hop`, who answered; with asked=False its routes are None. dialect:
+    where the form must not be told by its looks. The other arguments are those of decode, for every choice.
+    """
+
+def sniff(data: str | bytes | bytearray) -> Sniffed:
+    """
+    What a text or file may be, by its first bytes and its fields.
+
+    UnsupportedError says what was seen. Arrays and empty texts have no marks.
+    """
+
+class Alignment:
+    """Rows held against tokens."""
+
+    @property
+    def expected(self) -> int:
+        """Rows that the tokens have."""
+
+    @property
+    def found(self) -> int:
+        """Valid ones of them."""
+
+    @property
+    def missing(self) -> int:
+        """The others."""
+
+    @property
+    def surplus(self) -> int:
+        """Rows at other positions."""
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is missing, and nothing too much."""
+
+    def __repr__(self) -> str: ...
+
+def splice(prefill: Routes, decoded: Routes, prompt_tokens: int) -> Routes:
+    """
+    Disaggregated serving: the prefill worker's rows up to prompt_tokens, then those of the decode worker.
+
+    What the decode worker knows of the prompt must agree (ConflictError); decode its answer with
+    known_from=prompt_tokens if it knows nothing. WrongShapeError unless the parts meet, MissingRowsError for a prefill
+    that lacks rows.
+    """
+
+def resume(history: Routes, continuation: Routes) -> Routes:
+    """
+    A request that was stopped and went on: history, then what the continuation, which holds all rows, has beyond it.
+
+    Rows of the history stay. WrongShapeError for another start, or if the continuation is more than one row shorter.
+    """
+
+def align(routes: Routes, num_tokens: int, start: int = 0) -> Alignment:
+    """
+    How the routes stand against the tokens of their request: N tokens have N - 1 - start rows.
+    """
+
+def fit(routes: Routes, num_tokens: int, start: int = 0) -> Routes:
+    """
+    Exactly the rows [start, num_tokens - 1): what the routes lack is missing. WrongShapeError for rows elsewhere.
+    """
+
+def pack(sequences: Iterable[Routes]) -> tuple[Routes, numpy.typing.NDArray[numpy.int64]]:
+    """
+    (rows, offsets): sequences of any lengths as one run of rows from position 0; those of sequence i are
+    rows.slice(offsets[i], offsets[i + 1]). Versions are kept, positions and tokens are not.
+    """
+
+class RouteStream:
+    """
+    Rows that come chunk by chunk with the tokens of a stream, grouped in any way. One thread at a time.
+    """
+
+    def __init__(self, spec: RouteSpec, prompt_tokens: int, start: int = 0) -> None: ...
+
+    @property
+    def next(self) -> int:
+        """Position of the next row: the start of the next chunk's."""
+
+    def add(self, num_new_tokens: int, rows: Routes | None = None) -> None:
+        """
+        A chunk of num_new_tokens tokens and, if it has rows, these.
+
+        Rows go on at `next`, and never beyond the tokens known so far: WrongShapeError for rows sent twice or left out, and
+        for a chunk that holds all rows so far beside new tokens only. A chunk that is refused changes nothing.
+        """
+
+    def finish(self) -> Routes:
+        """All rows; MissingRowsError if the tokens have more."""
 
 class RowIds:
     """
