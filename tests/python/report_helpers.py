@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "build" / "release" / "report" / "moetape_report_samples"
@@ -43,6 +43,7 @@ def launch_browser() -> Iterator[Browser]:
     names = ("chromium", "chromium-browser", "google-chrome")
     program = next(filter(None, map(shutil.which, names)), None)
     assert program is not None, f"none of {', '.join(names)} is installed"
+    expect.set_options(timeout=60_000)  # a busy machine is no fault
     with sync_playwright() as playwright:
         # Chromium's sandbox does not work for root.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -61,6 +62,7 @@ class Colours:
 
     def __init__(self, browser: Browser):
         self.page = browser.new_page()
+        self.page.set_default_timeout(120_000)
 
     def of(self, shown: Locator) -> dict[int, float]:
         """Shares of colours, 0xRRGGBB, most first."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from report_helpers import ROOT, Colours, launch_browser, settle, write_samples
 
@@ -48,6 +48,7 @@ def open_page(browser: Browser, samples: Path) -> Iterator[Open]:
 
     def open_one(name: str, width: int = 1000, scheme: str = "light") -> Page:
         page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page.set_default_timeout(120_000)  # of a machine that is busy
         pages.append(page)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -182,11 +183,11 @@ def test_a_cell_says_its_layer_expert_and_count(open_page: Open) -> None:
     cell = middle_of_cell(plot, row=19, column=21, num_columns=64)
     plot.hover(position=cell)
     tip = page.get_by_role("tooltip")
-    assert "layer 20, expert 21" in tip.inner_text()
-    assert f"chosen {counts[21]:,} times" in tip.inner_text()
-    assert f"{times(imbalance(counts))} the even share" in tip.inner_text()
+    expect(tip).to_contain_text("layer 20, expert 21")
+    expect(tip).to_contain_text(f"chosen {counts[21]:,} times")
+    expect(tip).to_contain_text(f"{times(imbalance(counts))} the even share")
     page.mouse.move(5, 5)
-    assert not tip.is_visible()
+    expect(tip).to_be_hidden()
 
 
 def test_the_arrow_keys_walk_over_a_picture(open_page: Open) -> None:
@@ -196,10 +197,10 @@ def test_the_arrow_keys_walk_over_a_picture(open_page: Open) -> None:
         page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     tip = page.get_by_role("tooltip")
-    assert "layer 2, expert 1" in tip.inner_text()
-    assert "layer 2, expert 1" in page.locator("#spoken").inner_text()
+    expect(tip).to_contain_text("layer 2, expert 1")
+    expect(page.locator("#spoken")).to_contain_text("layer 2, expert 1")
     page.keyboard.press("Escape")
-    assert not tip.is_visible()
+    expect(tip).to_be_hidden()
 
 
 def middle_of_cell(plot: Locator, row: int, column: int, num_columns: int, row_height: int = 16) -> Any:
@@ -241,7 +242,7 @@ def test_what_was_never_recorded_is_hatched_and_never_zero(
         hatched = colours.at(plot, cell["x"], cell["y"], size=12)
         assert len(hatched) > 2
         plot.hover(position=cell)
-        assert page.get_by_role("tooltip").inner_text().endswith("no record")
+        expect(page.get_by_role("tooltip")).to_have_text(re.compile(f"layer {row}, .*no record$"))
     shown = numbers(heat)
     assert shown[-1][-4] == "no record"
     by_layer = figure(page, "Imbalance by layer")
@@ -266,7 +267,7 @@ def test_a_layer_left_out_is_shown_with_its_reason(open_page: Open) -> None:
     box = plot.bounding_box()
     assert box is not None
     plot.hover(position={"x": box["width"] - 20, "y": 100})
-    assert "not recorded: hash-routed" in page.get_by_role("tooltip").inner_text()
+    expect(page.get_by_role("tooltip")).to_contain_text("not recorded: hash-routed")
 
 
 def test_texts_of_tokens_are_readable(open_page: Open) -> None:
@@ -348,7 +349,7 @@ def test_a_big_model_stays_legible_and_small(open_page: Open, samples: Path, col
     settle(page)
     first = middle_of_cell(heat.locator(".plot"), row=50, column=0, num_columns=896, row_height=5)
     heat.locator(".plot").hover(position=first)
-    assert "layer 50, expert 298" in page.get_by_role("tooltip").inner_text()
+    expect(page.get_by_role("tooltip")).to_contain_text("layer 50, expert 298")
 
 
 def test_the_two_records_can_be_set_against_each_other(open_page: Open, colours: Colours) -> None:
@@ -359,9 +360,8 @@ def test_the_two_records_can_be_set_against_each_other(open_page: Open, colours:
     settle(page)
     assert colours.of(heat.locator(".plot")) != before
     heat.locator(".plot").hover(position=middle_of_cell(heat.locator(".plot"), 3, 5, 64))
-    tip = page.get_by_role("tooltip").inner_text()
-    assert "first record: chosen" in tip
-    assert "second record: chosen" in tip
+    expect(page.get_by_role("tooltip")).to_contain_text("first record: chosen")
+    expect(page.get_by_role("tooltip")).to_contain_text("second record: chosen")
 
 
 def test_the_page_follows_the_colour_scheme_and_the_width(open_page: Open, colours: Colours) -> None:
