@@ -15,6 +15,7 @@
 #include "moetape/error.h"
 #include "moetape/routes.h"
 #include "moetape/row_ids.h"
+#include "moetape/row_source.h"
 #include "moetape/tape.h"
 
 namespace moetape::inline v0 {
@@ -58,6 +59,10 @@ class Plan {
                         std::span<RowUse> uses, int64_t first_expert = 0) const;
   Result<int32_t> apply(const Tape& tape, std::span<const int64_t> sequences, IntType type,
                         std::span<std::byte> out, std::span<RowUse> uses, int64_t first_expert = 0) const;
+  // Of rows that are pulled as they are needed, from a text (decode_rows) or a store, so that nothing of a
+  // sequence's size is made between them and `out`.
+  Result<int32_t> apply(std::span<RowSource* const> sources, IntType type, std::span<std::byte> out,
+                        std::span<RowUse> uses, int64_t first_expert = 0) const;
 
   // How many recorded rows each expert will get, [layers, num_experts]: to pack micro-batches before a step.
   // Rows without a record are not counted.
@@ -88,7 +93,9 @@ class Plan {
   Plan(int64_t num_rows, std::vector<Run> runs, std::optional<std::vector<int32_t>> layers)
       : num_rows_(num_rows), runs_(std::move(runs)), layers_(std::move(layers)) {}
   std::vector<Run> sorted_runs() const;  // by sequence and start
+  Result<Sources> sources_of(std::span<const RouteSpec> specs) const;
   Result<Sources> find_sources(std::span<const Routes> sources) const;
+  Result<Sources> find_sources(std::span<RowSource* const> sources) const;
   Result<Sources> read_sources(const Tape& tape, std::span<const int64_t> sequences) const;
   Result<int32_t> apply_from(const Sources& sources, IntType type, std::span<std::byte> out,
                              std::span<RowUse> uses, int64_t first_expert) const;

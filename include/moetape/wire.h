@@ -19,6 +19,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -127,6 +128,12 @@ Result<Routes> decode(std::string_view text, Dialect dialect, const RouteSpec& s
 // of the dialect's axes. kUnsupported for vllm-split, which is two arrays.
 Result<Routes> decode_array(const void* ids, IntType type, std::span<const int64_t> shape, Dialect dialect,
                             const RouteSpec& spec, const DecodeOptions& options = {});
+
+// The rows of a text, decoded as they are pulled, in bounded memory: a rank looks at its own rows only, and
+// what stands in others is not checked. The text must outlive it. vllm-split, lightllm, prime-rl, skyrl and
+// megatron are decoded at once. Rows carry no version.
+Result<std::unique_ptr<RowSource>> decode_rows(std::string_view text, Dialect dialect, const RouteSpec& spec,
+                                               const DecodeOptions& options = {});
 
 // What a text or file may be, by its first bytes and its fields.
 struct Sniffed {

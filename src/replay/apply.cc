@@ -1,96 +1,15 @@
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <limits>
+#include <optional>
 
 #include "base/checked.h"
 #include "base/fail.h"
 #include "moetape/buffer.h"
-#include "replay/rotation.h"
+#include "replay/plan_writer.h"
 #include "replay/sources.h"
 #include "simd/copy.h"
-#include "simd/narrow.h"
-#include "simd/widen.h"
 
 namespace moetape::inline v0 {
 namespace {
-
-// Rows are transposed in blocks: small enough to stay in the cache over all layers, large enough that every
-// layer gets a long stretch at once.
-constexpr int64_t kStretchBytes = 4096;
-constexpr int64_t kMinBlockRows = 64;
-constexpr int64_t kMaxBlockRows = 256;
-
-int64_t block_rows(const RouteSpec& spec, IntType type) {
-  return std::clamp(kStretchBytes / (spec.top_k() * int_type_bytes(type)), kMinBlockRows, kMaxBlockRows);
-}
-
-// Results of this size do not stay in the caches.
-constexpr int64_t kStreamingBytes = int64_t{4} << 20;
-
-// Copies one list of ids; N = 0 where no length is known.
-template <size_t N>
-void copy_list(std::byte* to, const std::byte* from, size_t bytes) {
-  std::memcpy(to, from, N != 0 ? N : bytes);
-}
-
-// Where the lists of a block's rows stand.
-class RowBlock {
- public:
-  RowBlock(int64_t list_bytes, int64_t capacity)
-      : list_bytes_(static_cast<size_t>(list_bytes)), capacity_(capacity) {}
-
-  int64_t size() const { return size_; }
-  bool full() const { return size_ == capacity_; }
-  void clear() { size_ = 0; }
-
-  // A recorded row: a list for each column.
-  void add(const std::byte* row) { add(row, list_bytes_); }
-  // One list for every column.
-  void add_same(const std::byte* list) { add(list, 0); }
-
-  // Writes the lists of one column, row by row.
-  void gather(std::byte* out, int32_t column) const {
-    switch (list_bytes_) {
-      case 2:
-        return gather_lists<2>(out, column);
-      case 4:
-        return gather_lists<4>(out, column);
-      case 8:
-        return gather_lists<8>(out, column);
-      case 16:
-        return gather_lists<16>(out, column);
-      default:
-        return gather_lists<0>(out, column);
-    }
-  }
-
- private:
-  void add(const std::byte* lists, size_t step) {
-    lists_[static_cast<size_t>(size_)] = lists;
-    steps_[static_cast<size_t>(size_)] = step;
-    ++size_;
-  }
-
-  template <size_t N>
-  void gather_lists(std::byte* out, int32_t column) const {
-    for (size_t row = 0; row < static_cast<size_t>(size_); ++row, out += list_bytes_) {
-      copy_list<N>(out, lists_[row] + static_cast<size_t>(column) * steps_[row], list_bytes_);
-    }
-  }
-
-  size_t list_bytes_;
-  int64_t capacity_;
-  int64_t size_ = 0;
-  std::array<const std::byte*, kMaxBlockRows> lists_{};
-  std::array<size_t, kMaxBlockRows> steps_{};  // from column to column, in bytes
-};
-
-// Experts whose ids the type can hold.
-int64_t experts_that_fit(IntType type) {
-  const int bits = 8 * int_type_bytes(type) - (int_type_signed(type) ? 1 : 0);
-  return bits < 17 ? int64_t{1} << bits : std::numeric_limits<int64_t>::max();
-}
 
 Status check_type(IntType type, const RouteSpec& spec) {
   if (type != IntType::kInt8 && int_type_bytes(type) >= spec.id_bytes()) return {};
@@ -98,96 +17,72 @@ Status check_type(IntType type, const RouteSpec& spec) {
               spec.id_bytes() == 1 ? "uint8, " : "", spec.num_experts(), int_type_name(type));
 }
 
-// Lays rows out in the order of the plan and hands block after block to every layer.
-class PlanWriter {
+// Finds rows where they are, or pulls them into a block that is laid out like the writer's.
+class RowFinder {
  public:
-  PlanWriter(const RouteSpec& spec, std::span<const int32_t> columns, IntType type, int64_t num_rows,
-             int64_t first_expert, std::byte* out, std::byte* scratch)
-      : spec_(spec),
-        columns_(columns),
-        type_(type),
-        num_rows_(num_rows),
-        streaming_(num_rows * std::ssize(columns) * spec.top_k() * int_type_bytes(type) >= kStreamingBytes),
-        out_(out),
-        list_bytes_(int64_t{spec.top_k()} * spec.id_bytes()),
-        block_(list_bytes_, block_rows(spec, type)),
-        gathered_(scratch),
-        rotated_(scratch + kMaxBlockRows * list_bytes_),
-        fill_(make_rotation(spec, type, first_expert)),
-        live_(fill_) {}
+  // Rows one behind the other.
+  struct Found {
+    int64_t count = 0;
+    const std::byte* ids = nullptr;
+    const Reason* reasons = nullptr;  // null: nothing is recorded of them
+  };
 
-  static int64_t scratch_bytes(const RouteSpec& spec) {
-    return 2 * kMaxBlockRows * spec.top_k() * spec.id_bytes();
+  static Result<RowFinder> create(const RouteSpec& spec, std::span<const Routes> routes,
+                                  std::span<RowSource* const> pulled) {
+    RowFinder finder(spec, routes, pulled);
+    if (pulled.empty()) return finder;
+    const int64_t ids_bytes = kMaxBlockRows * spec.row_bytes();
+    MOETAPE_ASSIGN(finder.block_, Buffer::allocate(ids_bytes + kMaxBlockRows));
+    finder.reasons_ = reinterpret_cast<Reason*>(finder.block_.mutable_data() + ids_bytes);
+    return finder;
   }
 
-  Status replay(const std::byte* row) {
-    block_.add(row);
-    return flush_if_full();
-  }
-  Status fill() { return rotate(fill_); }
-  Status live() { return rotate(live_); }
-
-  Status flush() {
-    const int64_t num_ids = block_.size() * spec_.top_k();
-    const int64_t layer_bytes = num_rows_ * spec_.top_k() * int_type_bytes(type_);
-    std::byte* to = out_ + first_ * spec_.top_k() * int_type_bytes(type_);
-    for (const int32_t column : columns_) {
-      block_.gather(gathered_, column);
-      MOETAPE_TRY(check_range(column, num_ids));
-      simd::widen(to, type_, gathered_, spec_.id_bytes(), num_ids, streaming_);
-      to += layer_bytes;
+  // Positions from `first` on, at most `count` and one at least; the first is to stand at `slot` of the
+  // block.
+  Result<Found> find(int64_t source, int64_t first, int64_t count, int64_t slot) {
+    const auto index = static_cast<size_t>(source);
+    if (pulled_.empty()) {
+      const Routes& routes = routes_[index];
+      const int64_t row = first - routes.start();
+      const int64_t within = rows_within(row, count, routes.num_rows());
+      if (within <= 0) return Found{.count = -within};
+      return Found{within, routes.ids().data() + row * spec_.row_bytes(), routes.reasons().data() + row};
     }
-    first_ += block_.size();
-    block_.clear();
-    return {};
+    RowSource& rows = *pulled_[index];
+    const int64_t row = first - rows.start();
+    const int64_t within = rows_within(row, count, rows.num_rows());
+    if (within <= 0) return Found{.count = -within};
+    std::byte* const ids = block_.mutable_data() + slot * spec_.row_bytes();
+    MOETAPE_TRY(rows.pull(row, within, ids, reasons_ + slot));
+    return Found{within, ids, reasons_ + slot};
   }
 
  private:
-  static Rotation make_rotation(const RouteSpec& spec, IntType type, int64_t first_expert) {
-    const int64_t num_experts = std::min<int64_t>(spec.num_experts(), experts_that_fit(type));
-    return Rotation(static_cast<int32_t>(num_experts), spec.top_k(),
-                    static_cast<int32_t>(first_expert % num_experts));
-  }
+  RowFinder(const RouteSpec& spec, std::span<const Routes> routes, std::span<RowSource* const> pulled)
+      : spec_(spec), routes_(routes), pulled_(pulled) {}
 
-  Status rotate(Rotation& rotation) {
-    std::byte* list = rotated_ + block_.size() * list_bytes_;
-    rotation.next(list, spec_.id_bytes());
-    block_.add_same(list);
-    return flush_if_full();
-  }
-
-  Status flush_if_full() { return block_.full() ? flush() : Status(); }
-
-  Status check_range(int32_t column, int64_t num_ids) const {
-    const int64_t limit = experts_that_fit(type_);
-    if (spec_.num_experts() <= limit || simd::largest_id(gathered_, spec_.id_bytes(), num_ids) < limit)
-      return {};
-    int64_t row = 0;
-    int64_t id = 0;
-    while ((id = simd::largest_id(gathered_ + row * list_bytes_, spec_.id_bytes(), spec_.top_k())) < limit)
-      ++row;
-    return fail(ErrorCode::kOutOfRange, "type: row {}, layer {}: expected ids that {} can hold, got {}",
-                first_ + row, spec_.layers()[static_cast<size_t>(column)], int_type_name(type_), id);
+  // How many of the rows [row, row + count) are among num_rows, from the first on; below 0: how many are not.
+  static int64_t rows_within(int64_t row, int64_t count, int64_t num_rows) {
+    if (row < 0) return -std::min(count, -row);
+    return row < num_rows ? std::min(count, num_rows - row) : -count;
   }
 
   const RouteSpec& spec_;
-  std::span<const int32_t> columns_;
-  IntType type_;
-  int64_t num_rows_;
-  bool streaming_;
-  std::byte* out_;
-  int64_t list_bytes_;
-  RowBlock block_;
-  std::byte* gathered_;  // the lists of one column
-  std::byte* rotated_;   // the list of row i of the block, where it has no record
-  int64_t first_ = 0;    // row of the block
-  Rotation fill_;
-  Rotation live_;
+  std::span<const Routes> routes_;
+  std::span<RowSource* const> pulled_;
+  Buffer block_;
+  Reason* reasons_ = nullptr;
 };
 
 }  // namespace
 
 Result<int32_t> Plan::apply(std::span<const Routes> sources, IntType type, std::span<std::byte> out,
+                            std::span<RowUse> uses, int64_t first_expert) const {
+  MOETAPE_ASSIGN(const Sources found, find_sources(sources));
+  return apply_from(found, type, out, uses, first_expert);
+}
+
+Result<int32_t> Plan::apply(std::span<RowSource* const> sources, IntType type, std::span<std::byte> out,
                             std::span<RowUse> uses, int64_t first_expert) const {
   MOETAPE_ASSIGN(const Sources found, find_sources(sources));
   return apply_from(found, type, out, uses, first_expert);
@@ -206,7 +101,6 @@ Result<int32_t> Plan::apply_from(const Sources& sources, IntType type, std::span
   if (first_expert < 0) {
     return fail(ErrorCode::kOutOfRange, "first_expert: expected 0 or more, got {}", first_expert);
   }
-
   const auto num_columns = static_cast<int64_t>(sources.columns.size());
   const int64_t row_bytes = num_columns * spec.top_k() * int_type_bytes(type);
   const std::optional<int64_t> bytes = checked_multiply(num_rows_, row_bytes);
@@ -221,6 +115,7 @@ Result<int32_t> Plan::apply_from(const Sources& sources, IntType type, std::span
 
   MOETAPE_ASSIGN(Buffer scratch, Buffer::allocate(PlanWriter::scratch_bytes(spec)));
   PlanWriter writer(spec, sources.columns, type, num_rows_, first_expert, out.data(), scratch.mutable_data());
+  MOETAPE_ASSIGN(RowFinder finder, RowFinder::create(spec, sources.routes, sources.pulled));
   int64_t row = 0;
   const auto fill_to = [&](int64_t end) -> Status {
     for (; row < end; ++row) {
@@ -232,15 +127,15 @@ Result<int32_t> Plan::apply_from(const Sources& sources, IntType type, std::span
   for (size_t i = 0; i < runs_.size(); ++i) {
     const Run& run = runs_[i];
     MOETAPE_TRY(fill_to(run.row));
-    const Routes& source = sources.routes[static_cast<size_t>(sources.of_run[i])];
-    const std::byte* ids = source.ids().data();
-    const std::span<const Reason> reasons = source.reasons();
-    for (int64_t position = run.start; position < run.start + run.count; ++position, ++row) {
-      const int64_t index = position - source.start();
-      const bool recorded =
-          index >= 0 && index < source.num_rows() && reasons[static_cast<size_t>(index)] == Reason::kValid;
-      uses[static_cast<size_t>(row)] = recorded ? RowUse::kReplayed : RowUse::kLive;
-      MOETAPE_TRY(recorded ? writer.replay(ids + index * spec.row_bytes()) : writer.live());
+    for (const int64_t end = run.row + run.count; row < end;) {
+      const int64_t count = std::min(end - row, writer.room());
+      MOETAPE_ASSIGN(const RowFinder::Found found,
+                     finder.find(sources.of_run[i], run.start + row - run.row, count, writer.waiting()));
+      for (int64_t at = 0; at < found.count; ++at, ++row) {
+        const bool recorded = found.reasons != nullptr && found.reasons[at] == Reason::kValid;
+        uses[static_cast<size_t>(row)] = recorded ? RowUse::kReplayed : RowUse::kLive;
+        MOETAPE_TRY(recorded ? writer.replay(found.ids + at * spec.row_bytes()) : writer.live());
+      }
     }
   }
   MOETAPE_TRY(fill_to(num_rows_));

@@ -254,6 +254,25 @@ TEST(PlanApply, WidensToWhatTheTypeCanHold) {
   }
 }
 
+TEST(PlanApply, PulledRowsOfSeveralBlocksAndSequences) {
+  const RouteSpec spec = make_spec({.layers = {0, 1, 2}, .top_k = 2, .num_experts = 300});
+  const std::vector routes = {random_routes(spec, 0, 700, 14), random_routes(spec, 3, 900, 15)};
+  Ids ids;
+  for (int64_t position = 0; position < 1000; ++position) {
+    ids.push_back(row_id(position % 7 < 3 ? 0 : 1, position));
+    if (position % 11 == 0) ids.push_back(0);
+  }
+  const Plan plan = make_plan(ids, {{2, 0}});
+  EXPECT_EQ(run_pulled(plan, routes).ids, run(plan, routes).ids);
+  EXPECT_EQ(run_pulled(plan, routes).uses, run(plan, routes).uses);
+  std::vector<std::byte> out(1 << 16);
+  std::vector<RowUse> uses(ids.size());
+  const std::vector<RowSource*> null = {nullptr};
+  expect_error(plan.apply(null, IntType::kInt64, out, uses), ErrorCode::kInvalidArgument, "sources[0]");
+  expect_error(plan.apply(std::span<RowSource* const>(), IntType::kInt64, out, uses),
+               ErrorCode::kInvalidArgument, "sources");
+}
+
 TEST(PlanApply, RefusesWhatDoesNotFit) {
   const RouteSpec spec = small_spec();
   const auto routes = std::vector{random_routes(spec, 0, 4, 10)};
@@ -322,7 +341,11 @@ RC_GTEST_PROP(PlanRandom, AgreesWithADictionary, ()) {
   }
 
   const Plan plan = make_plan(row_ids, layers);
-  const Applied applied = run(plan, sources, draw(600));
+  const int64_t first_expert = draw(600);
+  const Applied applied = run(plan, sources, first_expert);
+  const Applied pulled = run_pulled(plan, sources, first_expert);
+  RC_ASSERT(pulled.ids == applied.ids);
+  RC_ASSERT(pulled.uses == applied.uses);
   std::vector<int64_t> load(wanted.size() * static_cast<size_t>(num_experts));
   for (int64_t layer = 0; layer < std::ssize(wanted); ++layer) {
     const auto column =

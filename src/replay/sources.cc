@@ -37,24 +37,44 @@ int64_t need_that_holds(std::span<const RowSpan> needs, int64_t sequence, int64_
 
 }  // namespace
 
-Result<Plan::Sources> Plan::find_sources(std::span<const Routes> sources) const {
-  if (sources.empty()) return fail(ErrorCode::kInvalidArgument, "sources: expected one or more, got none");
-  const RouteSpec& spec = sources.front().spec();
-  for (size_t i = 1; i < sources.size(); ++i) {
-    MOETAPE_TRY(check_same_spec(fmt::format("sources[{}]", i), spec, sources[i].spec()));
+Result<Plan::Sources> Plan::sources_of(std::span<const RouteSpec> specs) const {
+  if (specs.empty()) return fail(ErrorCode::kInvalidArgument, "sources: expected one or more, got none");
+  for (size_t i = 1; i < specs.size(); ++i) {
+    MOETAPE_TRY(check_same_spec(fmt::format("sources[{}]", i), specs.front(), specs[i]));
   }
   MOETAPE_ASSIGN(std::vector<int32_t> columns,
-                 columns_of(layers_ ? std::span<const int32_t>(*layers_) : spec.layers(), spec));
+                 columns_of(layers_ ? *layers_ : specs.front().layers(), specs.front()));
   std::vector<int64_t> of_run;
   of_run.reserve(runs_.size());
   for (const Run& run : runs_) {
-    if (run.sequence >= std::ssize(sources)) {
+    if (run.sequence >= std::ssize(specs)) {
       return fail(ErrorCode::kOutOfRange, "sources: row {} is of sequence {}, expected one of {} sources",
-                  run.row, run.sequence, sources.size());
+                  run.row, run.sequence, specs.size());
     }
     of_run.push_back(run.sequence);
   }
-  return Sources{spec, std::move(columns), {}, sources, std::move(of_run)};
+  return Sources{specs.front(), std::move(columns), std::move(of_run)};
+}
+
+Result<Plan::Sources> Plan::find_sources(std::span<const Routes> sources) const {
+  std::vector<RouteSpec> specs;
+  for (const Routes& source : sources) specs.push_back(source.spec());
+  MOETAPE_ASSIGN(Sources found, sources_of(specs));
+  found.routes = sources;
+  return found;
+}
+
+Result<Plan::Sources> Plan::find_sources(std::span<RowSource* const> sources) const {
+  std::vector<RouteSpec> specs;
+  for (const RowSource* source : sources) {
+    if (source == nullptr) {
+      return fail(ErrorCode::kInvalidArgument, "sources[{}]: expected rows, got null", specs.size());
+    }
+    specs.push_back(source->spec());
+  }
+  MOETAPE_ASSIGN(Sources found, sources_of(specs));
+  found.pulled = sources;
+  return found;
 }
 
 Result<Plan::Sources> Plan::read_sources(const Tape& tape, std::span<const int64_t> sequences) const {
@@ -78,7 +98,7 @@ Result<Plan::Sources> Plan::read_sources(const Tape& tape, std::span<const int64
     MOETAPE_ASSIGN(Routes part, read_part(tape, sequence, need, layers, spec));
     owned.push_back(std::move(part));
   }
-  Sources found{std::move(spec), std::move(columns), std::move(owned), {}, {}};
+  Sources found{std::move(spec), std::move(columns), {}, std::move(owned)};
   found.routes = found.owned;
   found.of_run.reserve(runs_.size());
   for (const Run& run : runs_) found.of_run.push_back(need_that_holds(needs, run.sequence, run.start));

@@ -11,10 +11,11 @@ namespace moetape::inline v0 {
 
 struct Plan::Sources {
   RouteSpec spec;
-  std::vector<int32_t> columns;    // of the plan's layers
-  std::vector<Routes> owned;       // routes that were read
-  std::span<const Routes> routes;  // these or the caller's
-  std::vector<int64_t> of_run;     // run i of the plan is of routes[of_run[i]]
+  std::vector<int32_t> columns;         // of the plan's layers
+  std::vector<int64_t> of_run;          // the source of each run, in `routes` or in `pulled`
+  std::vector<Routes> owned = {};       // routes that were read
+  std::span<const Routes> routes = {};  // these or the caller's
+  std::span<RowSource* const> pulled = {};
 };
 
 }  // namespace moetape::inline v0

@@ -19,15 +19,9 @@ Tape make_tape(const RouteSpec& spec, const std::vector<Routes>& routes, const T
 }
 
 Applied run(const Plan& plan, const Tape& tape, const Ids& sequences = {}) {
-  const int32_t num_layers =
-      plan.layers() ? static_cast<int32_t>(plan.layers()->size()) : tape.spec().num_moe_layers();
-  Applied applied{plan.num_rows(), tape.spec().top_k(), {}, {}};
-  applied.ids.assign(static_cast<size_t>(num_layers * plan.num_rows() * applied.top_k), -7);
-  applied.uses.resize(static_cast<size_t>(plan.num_rows()));
-  EXPECT_EQ(value_of(plan.apply(tape, sequences, IntType::kInt64,
-                                std::as_writable_bytes(std::span(applied.ids)), applied.uses)),
-            num_layers);
-  return applied;
+  return run_with(plan, tape.spec(), [&](IntType type, auto out, auto& uses) {
+    return plan.apply(tape, sequences, type, out, uses);
+  });
 }
 
 // case E06, K02

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <random>
 #include <utility>
@@ -51,18 +52,35 @@ struct Applied {
   }
 };
 
-inline Applied run(const Plan& plan, const std::vector<Routes>& sources, int64_t first_expert = 0) {
-  const RouteSpec& spec = sources.at(0).spec();
+// `apply`: (type, out, uses) → the number of layers.
+template <class Apply>
+Applied run_with(const Plan& plan, const RouteSpec& spec, Apply apply) {
   const int32_t num_layers =
       plan.layers() ? static_cast<int32_t>(plan.layers()->size()) : spec.num_moe_layers();
   Applied applied{plan.num_rows(), spec.top_k(), {}, {}};
   applied.ids.assign(static_cast<size_t>(num_layers * plan.num_rows() * spec.top_k()), -7);
   applied.uses.resize(static_cast<size_t>(plan.num_rows()));
-  const auto written = plan.apply(sources, IntType::kInt64, std::as_writable_bytes(std::span(applied.ids)),
-                                  applied.uses, first_expert);
-  EXPECT_TRUE(written) << written.error().message;
-  EXPECT_EQ(*written, num_layers);
+  EXPECT_EQ(value_of(apply(IntType::kInt64, std::as_writable_bytes(std::span(applied.ids)), applied.uses)),
+            num_layers);
   return applied;
+}
+
+inline Applied run(const Plan& plan, const std::vector<Routes>& sources, int64_t first_expert = 0) {
+  return run_with(plan, sources.at(0).spec(), [&](IntType type, auto out, auto& uses) {
+    return plan.apply(sources, type, out, uses, first_expert);
+  });
+}
+
+// The same, pulled.
+inline Applied run_pulled(const Plan& plan, const std::vector<Routes>& sources, int64_t first_expert = 0) {
+  std::vector<std::unique_ptr<RoutesSource>> rows;
+  std::vector<RowSource*> pointers;
+  for (const Routes& routes : sources) {
+    pointers.push_back(rows.emplace_back(std::make_unique<RoutesSource>(routes)).get());
+  }
+  return run_with(plan, sources.at(0).spec(), [&](IntType type, auto out, auto& uses) {
+    return plan.apply(pointers, type, out, uses, first_expert);
+  });
 }
 
 // Row ids of one sequence, padded behind to `padded` rows as a trainer pads its tokens.

@@ -35,14 +35,27 @@ Result<const std::byte*> Base64Reader::next(int64_t bytes, std::byte* scratch) {
   const int64_t whole = bytes / 3 * 3;
   if (whole > 0) MOETAPE_TRY(decode(out, static_cast<size_t>(whole / 3 * 4), static_cast<size_t>(whole)));
   bytes -= whole;
-  if (bytes == 0) return scratch;
+  if (bytes > 0) MOETAPE_TRY(begin_group(bytes, out + whole));
+  return scratch;
+}
 
+Status Base64Reader::skip(int64_t bytes) {
+  remaining_ -= bytes;
+  const int64_t kept = std::min(bytes, num_rest_);
+  num_rest_ -= kept;
+  bytes -= kept;
+  next_ += static_cast<size_t>(bytes / 3 * 4);
+  std::array<std::byte, 3> skipped;
+  return bytes % 3 == 0 ? Status() : begin_group(bytes % 3, skipped.data());
+}
+
+Status Base64Reader::begin_group(int64_t bytes, std::byte* out) {
   const int64_t group = std::min<int64_t>(bytes + remaining_, 3);
   MOETAPE_TRY(decode(rest_.data(), 4, static_cast<size_t>(group)));
-  std::copy_n(rest_.begin(), bytes, out + whole);
+  std::copy_n(rest_.begin(), bytes, out);
   num_rest_ = group - bytes;
   std::copy_backward(rest_.begin() + bytes, rest_.begin() + group, rest_.end());
-  return scratch;
+  return {};
 }
 
 Status Base64Reader::decode(std::byte* out, size_t chars, size_t expected_bytes) {

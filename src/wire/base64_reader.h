@@ -19,10 +19,13 @@ class Base64Reader final : public ByteReader {
 
   // At `scratch`, always.
   Result<const std::byte*> next(int64_t bytes, std::byte* scratch) override;
+  Status skip(int64_t bytes) override;
 
  private:
   Base64Reader(std::string_view thing, std::string_view text, size_t offset)
       : thing_(thing), text_(text), offset_(offset) {}
+  // The first bytes of the next group, fewer than three; the others wait in rest_.
+  Status begin_group(int64_t bytes, std::byte* out);
   Status decode(std::byte* out, size_t chars, size_t expected_bytes);
   Failure bad_character(size_t position) const;
 

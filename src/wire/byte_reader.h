@@ -1,9 +1,12 @@
 // The bytes of a form's ids, whatever they are written in, in pieces of any size.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
+#include "base/fail.h"
 #include "moetape/error.h"
 
 namespace moetape::inline v0::wire {
@@ -18,6 +21,15 @@ class ByteReader {
 
   // The next `bytes` bytes, at most remaining(): at `scratch`, which has room for them, or where they are.
   virtual Result<const std::byte*> next(int64_t bytes, std::byte* scratch) = 0;
+  // Passes over bytes, at most remaining(); a reader that can does not look at them.
+  virtual Status skip(int64_t bytes) {
+    std::array<std::byte, 4096> scratch;
+    for (int64_t part = 0; bytes > 0; bytes -= part) {
+      part = std::min<int64_t>(bytes, scratch.size());
+      MOETAPE_TRY(next(part, scratch.data()));
+    }
+    return {};
+  }
 
  protected:
   int64_t remaining_ = 0;
@@ -33,6 +45,11 @@ class RawReader final : public ByteReader {
     at_ += bytes;
     remaining_ -= bytes;
     return bytes_at;
+  }
+  Status skip(int64_t bytes) override {
+    at_ += bytes;
+    remaining_ -= bytes;
+    return {};
   }
 
  private:

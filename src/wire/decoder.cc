@@ -18,7 +18,7 @@ namespace {
 // Bytes of the rows that are checked at once; they stay in the cache.
 constexpr int64_t kBlockBytes = 32 << 10;
 
-// Takes blocks of rows in order.
+// Checks rows and makes them what Routes keep.
 class RowsDecoder {
  public:
   static Result<RowsDecoder> create(const RouteSpec& spec, const Arrival& arrival,
@@ -29,8 +29,7 @@ class RowsDecoder {
       return fail(ErrorCode::kInvalidArgument, "{}: version: expected 0 to {}, got {}", arrival.dialect,
                   kMaxVersion, *options.version);
     }
-    MOETAPE_ASSIGN(RoutesBuilder builder, RoutesBuilder::create(spec, start, num_rows));
-    RowsDecoder decoder(spec, arrival, options, std::move(builder));
+    RowsDecoder decoder(spec, arrival);
     decoder.start_ = start;
     decoder.num_rows_ = num_rows;
     // From here on rows are known; start and known_from may be any numbers.
@@ -39,43 +38,40 @@ class RowsDecoder {
     return decoder;
   }
 
+  int64_t start() const { return start_; }
+  int64_t num_rows() const { return num_rows_; }
+  int64_t row_bytes() const { return row_bytes_; }
   int64_t block_rows() const { return block_rows_; }
 
-  Status append(const std::byte* rows, int64_t count) {
-    const int64_t begin = next_;
-    const int64_t end = std::min(begin + count, num_rows_);
-    next_ += count;
-    int64_t row = std::clamp(first_known_, begin, std::max(begin, end));
-    if (row > begin) std::fill_n(builder_.reasons() + begin, row - begin, Reason::kNotSent);
+  // Rows [first, first + count), at most block_rows(), as they arrived; those behind num_rows() are passed
+  // over. The ids of a missing row are left as they are.
+  Status decode(const std::byte* rows, int64_t first, int64_t count, std::byte* ids, Reason* reasons) {
+    const int64_t end = std::min(first + count, num_rows_);
+    int64_t row = std::clamp(first_known_, first, std::max(first, end));
+    std::fill_n(reasons, row - first, Reason::kNotSent);
     while (row < end) {
-      const std::byte* const at = rows + (row - begin) * row_bytes_;
+      const std::byte* const at = rows + (row - first) * row_bytes_;
       if (is_missing(at)) {
-        builder_.reasons()[row++] = Reason::kNotSent;
+        reasons[row++ - first] = Reason::kNotSent;
         continue;
       }
       int64_t num_valid = 1;
       while (row + num_valid < end && !is_missing(at + num_valid * row_bytes_)) ++num_valid;
-      MOETAPE_TRY(take(at, row, num_valid));
+      MOETAPE_TRY(check_gaps(at, row, num_valid));
+      MOETAPE_TRY(narrow(at, row, num_valid, ids + (row - first) * spec_.row_bytes()));
+      std::fill_n(reasons + (row - first), num_valid, Reason::kValid);
       row += num_valid;
     }
     return {};
   }
 
-  Routes finish() && {
-    if (options_.version && num_rows_ > 0) builder_.add_version(0, num_rows_, *options_.version);
-    return std::move(builder_).finish();
-  }
-
  private:
-  RowsDecoder(const RouteSpec& spec, const Arrival& arrival, const DecodeOptions& options,
-              RoutesBuilder builder)
+  RowsDecoder(const RouteSpec& spec, const Arrival& arrival)
       : spec_(spec),
         arrival_(arrival),
-        options_(options),
         columns_(make_columns(spec, arrival.axis)),
         type_bytes_(int_type_bytes(arrival.type)),
-        row_bytes_(columns_.sent * type_bytes_),
-        builder_(std::move(builder)) {
+        row_bytes_(columns_.sent * type_bytes_) {
     block_rows_ = std::clamp<int64_t>(kBlockBytes / row_bytes_, 1, std::max<int64_t>(arrival.num_rows, 1));
   }
 
@@ -115,14 +111,6 @@ class RowsDecoder {
     });
   }
 
-  // Rows from `first` on, none of them missing.
-  Status take(const std::byte* rows, int64_t first, int64_t count) {
-    MOETAPE_TRY(check_gaps(rows, first, count));
-    MOETAPE_TRY(narrow(rows, first, count));
-    std::fill_n(builder_.reasons() + first, count, Reason::kValid);
-    return {};
-  }
-
   Status check_gaps(const std::byte* rows, int64_t first, int64_t count) const {
     for (int64_t row = 0; row < count && !columns_.same(); ++row, rows += row_bytes_) {
       for (const ColumnGap& gap : columns_.gaps) {
@@ -150,14 +138,13 @@ class RowsDecoder {
     }
   }
 
-  Status narrow(const std::byte* rows, int64_t first, int64_t count) {
+  Status narrow(const std::byte* rows, int64_t first, int64_t count, std::byte* ids) {
     const std::byte* from = rows;
     if (!columns_.same()) {
       compact(rows, count, scratch_.mutable_data());
       from = scratch_.data();
     }
-    const std::optional<BadId> bad =
-        narrow_rows(spec_, from, arrival_.type, count, builder_.ids() + first * spec_.row_bytes(), faults_);
+    const std::optional<BadId> bad = narrow_rows(spec_, from, arrival_.type, count, ids, faults_);
     if (!bad) return {};
     const std::string where = place(first + bad->row, bad->layer);
     if (bad->repeated) {
@@ -174,16 +161,13 @@ class RowsDecoder {
 
   RouteSpec spec_;
   Arrival arrival_;
-  DecodeOptions options_;
   Columns columns_;
   int type_bytes_;
   int64_t row_bytes_;  // that arrive
-  RoutesBuilder builder_;
   int64_t start_ = 0;
   int64_t num_rows_ = 0;     // that are kept
   int64_t first_known_ = 0;  // row
   int64_t block_rows_ = 1;
-  int64_t next_ = 0;  // row
   Buffer scratch_;
   uint8_t* faults_ = nullptr;  // one a list of a block
 };
@@ -225,23 +209,98 @@ Result<IntType> unsaid_type(const DialectInfo& info, const RouteSpec& spec, cons
   return *options.type;
 }
 
+namespace {
+
+Status check_length(const ByteReader& reader, const RouteSpec& spec, const Arrival& arrival) {
+  const int64_t row_bytes = arriving_row_bytes(spec, arrival);
+  if (checked_multiply(arrival.num_rows, row_bytes) == reader.remaining()) return {};
+  return fail(ErrorCode::kCorruptData, "{}: expected {} rows of {} bytes, as the form says, got {} bytes",
+              arrival.dialect, arrival.num_rows, row_bytes, reader.remaining());
+}
+
+// Rows that are decoded as they are pulled.
+class PulledRows final : public RowSource {
+ public:
+  PulledRows(const RouteSpec& spec, std::function<Result<OpenForm>()> open, OpenForm form,
+             RowsDecoder decoder, Buffer block)
+      : spec_(spec),
+        open_(std::move(open)),
+        form_(std::move(form)),
+        decoder_(std::move(decoder)),
+        block_(std::move(block)) {}
+
+  const RouteSpec& spec() const override { return spec_; }
+  int64_t start() const override { return decoder_.start(); }
+  int64_t num_rows() const override { return decoder_.num_rows(); }
+
+  Status pull(int64_t first, int64_t count, std::byte* rows, Reason* reasons) override {
+    MOETAPE_TRY(check_part(first, count));
+    MOETAPE_TRY(go_to(first));
+    for (const int64_t end = first + count; next_ < end;) {
+      const int64_t part = std::min(decoder_.block_rows(), end - next_);
+      std::byte* const ids = rows + (next_ - first) * spec_.row_bytes();
+      Reason* const why = reasons + (next_ - first);
+      MOETAPE_ASSIGN(const std::byte* const arrived,
+                     form_.reader->next(part * decoder_.row_bytes(), block_.mutable_data()));
+      MOETAPE_TRY(decoder_.decode(arrived, next_, part, ids, why));
+      for (int64_t row = 0; row < part; ++row) {
+        if (why[row] != Reason::kValid)
+          std::fill_n(ids + row * spec_.row_bytes(), spec_.row_bytes(), std::byte{0});
+      }
+      next_ += part;
+    }
+    return {};
+  }
+
+ private:
+  Status go_to(int64_t row) {
+    if (row < next_) {
+      MOETAPE_ASSIGN(form_, open_());
+      next_ = 0;
+    }
+    MOETAPE_TRY(form_.reader->skip((row - next_) * decoder_.row_bytes()));
+    next_ = row;
+    return {};
+  }
+
+  RouteSpec spec_;
+  std::function<Result<OpenForm>()> open_;
+  OpenForm form_;
+  RowsDecoder decoder_;
+  Buffer block_;
+  int64_t next_ = 0;
+};
+
+}  // namespace
+
 Result<Routes> decode_rows(ByteReader& reader, const RouteSpec& spec, const Arrival& arrival,
                            const DecodeOptions& options) {
-  const int64_t row_bytes = arriving_row_bytes(spec, arrival);
-  if (checked_multiply(arrival.num_rows, row_bytes) != reader.remaining()) {
-    return fail(ErrorCode::kCorruptData, "{}: expected {} rows of {} bytes, as the form says, got {} bytes",
-                arrival.dialect, arrival.num_rows, row_bytes, reader.remaining());
-  }
+  MOETAPE_TRY(check_length(reader, spec, arrival));
   MOETAPE_ASSIGN(RowsDecoder decoder, RowsDecoder::create(spec, arrival, options));
+  MOETAPE_ASSIGN(RoutesBuilder builder, RoutesBuilder::create(spec, decoder.start(), decoder.num_rows()));
   const int64_t block_rows = std::min(decoder.block_rows(), arrival.num_rows);
-  MOETAPE_ASSIGN(Buffer block, Buffer::allocate(block_rows * row_bytes));
+  MOETAPE_ASSIGN(Buffer block, Buffer::allocate(block_rows * decoder.row_bytes()));
   for (int64_t first = 0; first < arrival.num_rows;) {
     const int64_t count = std::min(decoder.block_rows(), arrival.num_rows - first);
-    MOETAPE_ASSIGN(const std::byte* const rows, reader.next(count * row_bytes, block.mutable_data()));
-    MOETAPE_TRY(decoder.append(rows, count));
+    MOETAPE_ASSIGN(const std::byte* const rows,
+                   reader.next(count * decoder.row_bytes(), block.mutable_data()));
+    const int64_t at = std::min(first, decoder.num_rows());
+    MOETAPE_TRY(
+        decoder.decode(rows, first, count, builder.ids() + at * spec.row_bytes(), builder.reasons() + at));
     first += count;
   }
-  return std::move(decoder).finish();
+  if (options.version && decoder.num_rows() > 0) builder.add_version(0, decoder.num_rows(), *options.version);
+  return std::move(builder).finish();
+}
+
+Result<std::unique_ptr<RowSource>> pull_rows(std::function<Result<OpenForm>()> open, const RouteSpec& spec,
+                                             const DecodeOptions& options) {
+  MOETAPE_ASSIGN(OpenForm form, open());
+  MOETAPE_TRY(check_length(*form.reader, spec, form.arrival));
+  MOETAPE_ASSIGN(RowsDecoder decoder, RowsDecoder::create(spec, form.arrival, options));
+  MOETAPE_ASSIGN(Buffer block, Buffer::allocate(decoder.block_rows() * decoder.row_bytes()));
+  return std::make_unique<PulledRows>(spec, std::move(open), std::move(form), std::move(decoder),
+                                      std::move(block));
 }
 
 }  // namespace moetape::inline v0::wire

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -10,6 +12,7 @@
 #include "moetape/array.h"
 #include "moetape/error.h"
 #include "moetape/routes.h"
+#include "moetape/row_source.h"
 #include "moetape/wire.h"
 #include "wire/byte_reader.h"
 
@@ -23,6 +26,12 @@ struct Arrival {
   int64_t num_rows = 0;
   std::optional<int64_t> start = {};  // that the form says
   bool says_missing = false;          // by -1 in all ids
+};
+
+// A form whose head was read.
+struct OpenForm {
+  std::unique_ptr<ByteReader> reader;
+  Arrival arrival;
 };
 
 // Bytes of a row that arrives.
@@ -40,5 +49,9 @@ Result<IntType> unsaid_type(const DialectInfo& info, const RouteSpec& spec, cons
 // Reads all that the reader has; kCorruptData if that is not what arrival says.
 Result<Routes> decode_rows(ByteReader& reader, const RouteSpec& spec, const Arrival& arrival,
                            const DecodeOptions& options);
+
+// The same as the rows are pulled; going back opens the form anew.
+Result<std::unique_ptr<RowSource>> pull_rows(std::function<Result<OpenForm>()> open, const RouteSpec& spec,
+                                             const DecodeOptions& options);
 
 }  // namespace moetape::inline v0::wire

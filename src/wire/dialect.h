@@ -11,6 +11,7 @@
 #include "moetape/routes.h"
 #include "moetape/wire.h"
 #include "wire/columns.h"
+#include "wire/decoder.h"
 
 namespace moetape::inline v0::wire {
 
@@ -48,6 +49,9 @@ struct Traits {
   bool narrowest;
   // Written one behind the other; together they hold num_rows rows.
   std::vector<Form> (*forms)(const Wanted& wanted);
+  // One of the two: opens a form whose rows stand one behind the other, or decodes one as a whole.
+  Result<OpenForm> (*open)(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                           const DecodeOptions& options);
   Result<Routes> (*decode)(const Traits& traits, std::string_view text, const RouteSpec& spec,
                            const DecodeOptions& options);
 
@@ -59,18 +63,18 @@ const Traits& traits_of(Dialect dialect);
 // plain.cc: ids and nothing else.
 std::vector<Form> base64_forms(const Wanted& wanted);
 std::vector<Form> raw_forms(const Wanted& wanted);
-Result<Routes> decode_base64(const Traits& traits, std::string_view text, const RouteSpec& spec,
+Result<OpenForm> open_base64(const Traits& traits, std::string_view text, const RouteSpec& spec,
                              const DecodeOptions& options);
-Result<Routes> decode_raw(const Traits& traits, std::string_view text, const RouteSpec& spec,
+Result<OpenForm> open_raw(const Traits& traits, std::string_view text, const RouteSpec& spec,
                           const DecodeOptions& options);
 
 // npy.cc
 std::vector<Form> npy_forms(const Wanted& wanted);
 std::vector<Form> base64_npy_forms(const Wanted& wanted);
 std::vector<Form> split_npy_forms(const Wanted& wanted);
-Result<Routes> decode_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+Result<OpenForm> open_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
                           const DecodeOptions& options);
-Result<Routes> decode_base64_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+Result<OpenForm> open_base64_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
                                  const DecodeOptions& options);
 Result<Routes> decode_split_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
                                 const DecodeOptions& options);
@@ -92,7 +96,7 @@ Result<Routes> decode_json_object(const Traits& traits, std::string_view text, c
 
 // nemo_rl.cc
 std::vector<Form> nemo_rl_forms(const Wanted& wanted);
-Result<Routes> decode_nemo_rl(const Traits& traits, std::string_view text, const RouteSpec& spec,
+Result<OpenForm> open_nemo_rl(const Traits& traits, std::string_view text, const RouteSpec& spec,
                               const DecodeOptions& options);
 
 // lists.cc

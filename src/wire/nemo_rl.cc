@@ -91,7 +91,7 @@ std::vector<Form> nemo_rl_forms(const Wanted& wanted) {
                                  fmt::join(wanted.shape(), "x"))}};
 }
 
-Result<Routes> decode_nemo_rl(const Traits& traits, std::string_view text, const RouteSpec& spec,
+Result<OpenForm> open_nemo_rl(const Traits& traits, std::string_view text, const RouteSpec& spec,
                               const DecodeOptions& options) {
   MOETAPE_ASSIGN(const Head head, HeadParser(traits.info, text).parse());
   MOETAPE_TRY(check_type(traits.info, head.type, options));
@@ -102,7 +102,7 @@ Result<Routes> decode_nemo_rl(const Traits& traits, std::string_view text, const
                         .type = head.type,
                         .num_rows = head.shape[0],
                         .says_missing = true};
-  return decode_rows(reader, spec, arrival, options);
+  return OpenForm{std::make_unique<Base64Reader>(std::move(reader)), arrival};
 }
 
 }  // namespace moetape::inline v0::wire

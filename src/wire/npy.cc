@@ -1,4 +1,5 @@
 // .npy files: as they are, in base64 (vLLM), and two of them in a JSON object (vLLM v0.21).
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,8 +32,9 @@ Result<std::string> read_string(ByteReader& reader, std::string_view dialect, st
   return string;
 }
 
-Result<Routes> decode_file(ByteReader& reader, const Traits& traits, const RouteSpec& spec,
-                           const DecodeOptions& options) {
+// Reads the head.
+Result<Arrival> open_file(ByteReader& reader, const Traits& traits, const RouteSpec& spec,
+                          const DecodeOptions& options) {
   const std::string_view name = traits.name();
   MOETAPE_ASSIGN(const std::string prefix, read_string(reader, name, "npy header", kNpyPrefixBytes));
   MOETAPE_ASSIGN(const int64_t dict_bytes, npy_dict_bytes(name, prefix));
@@ -40,7 +42,12 @@ Result<Routes> decode_file(ByteReader& reader, const Traits& traits, const Route
   MOETAPE_ASSIGN(const NpyDict npy, parse_npy_dict(name, dict));
   MOETAPE_TRY(check_type(traits.info, npy.type, options));
   MOETAPE_ASSIGN(const LayerAxis axis, axis_of(traits.info, spec, npy.shape));
-  const Arrival arrival{.dialect = name, .axis = axis, .type = npy.type, .num_rows = npy.shape[0]};
+  return Arrival{.dialect = name, .axis = axis, .type = npy.type, .num_rows = npy.shape[0]};
+}
+
+Result<Routes> decode_file(ByteReader& reader, const Traits& traits, const RouteSpec& spec,
+                           const DecodeOptions& options) {
+  MOETAPE_ASSIGN(const Arrival arrival, open_file(reader, traits, spec, options));
   return decode_rows(reader, spec, arrival, options);
 }
 
@@ -105,16 +112,19 @@ std::vector<Form> split_npy_forms(const Wanted& wanted) {
   return forms;
 }
 
-Result<Routes> decode_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+Result<OpenForm> open_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
                           const DecodeOptions& options) {
-  RawReader reader(text.data(), static_cast<int64_t>(text.size()));
-  return decode_file(reader, traits, spec, options);
+  auto reader = std::make_unique<RawReader>(text.data(), static_cast<int64_t>(text.size()));
+  MOETAPE_ASSIGN(const Arrival arrival, open_file(*reader, traits, spec, options));
+  return OpenForm{std::move(reader), arrival};
 }
 
-Result<Routes> decode_base64_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
+Result<OpenForm> open_base64_npy(const Traits& traits, std::string_view text, const RouteSpec& spec,
                                  const DecodeOptions& options) {
-  MOETAPE_ASSIGN(Base64Reader reader, Base64Reader::create(traits.name(), text));
-  return decode_file(reader, traits, spec, options);
+  MOETAPE_ASSIGN(Base64Reader created, Base64Reader::create(traits.name(), text));
+  auto reader = std::make_unique<Base64Reader>(std::move(created));
+  MOETAPE_ASSIGN(const Arrival arrival, open_file(*reader, traits, spec, options));
+  return OpenForm{std::move(reader), arrival};
 }
 
 Result<Routes> join_split(const Traits& traits, TextPart prompt, TextPart others, const RouteSpec& spec,

@@ -51,19 +51,19 @@ constexpr DialectInfo kNpy = {.name = "npy", .kind = FormKind::kBytes, .types = 
 
 // In the order of the enum.
 constexpr std::array<Traits, kNumDialects> kTraits = {{
-    {text("sglang", kSglangTypes, kAll), false, base64_forms, decode_base64},
-    {text("vllm", kVllmTypes, kAll), false, base64_npy_forms, decode_base64_npy},
-    {text("vllm-split", kVerlTypes, kAll), false, split_npy_forms, decode_split_npy},
-    {text("lightllm", kLightllmTypes, kMoe), false, lightllm_forms, decode_json_object},
-    {kPrimeRl, false, prime_rl_forms, decode_json_object},
-    {text("skyrl", kSkyrlTypes, kAll), true, skyrl_forms, decode_json_object},
-    {kNemoRl, false, nemo_rl_forms, decode_nemo_rl},
-    {text("megatron", kInt32Type, kMoeOrAll), false, lists_forms, decode_lists},
-    {array("trtllm", kInt16Type, kMoe), false, raw_forms, decode_raw},
-    {array("verl", kVerlTypes, kAll), false, raw_forms, decode_raw},
-    {array("slime", kTrainerTypes, kAll), false, raw_forms, decode_raw},
-    {array("miles", kTrainerTypes, kAll), false, raw_forms, decode_raw},
-    {kNpy, false, npy_forms, decode_npy},
+    {text("sglang", kSglangTypes, kAll), false, base64_forms, open_base64, nullptr},
+    {text("vllm", kVllmTypes, kAll), false, base64_npy_forms, open_base64_npy, nullptr},
+    {text("vllm-split", kVerlTypes, kAll), false, split_npy_forms, nullptr, decode_split_npy},
+    {text("lightllm", kLightllmTypes, kMoe), false, lightllm_forms, nullptr, decode_json_object},
+    {kPrimeRl, false, prime_rl_forms, nullptr, decode_json_object},
+    {text("skyrl", kSkyrlTypes, kAll), true, skyrl_forms, nullptr, decode_json_object},
+    {kNemoRl, false, nemo_rl_forms, open_nemo_rl, nullptr},
+    {text("megatron", kInt32Type, kMoeOrAll), false, lists_forms, nullptr, decode_lists},
+    {array("trtllm", kInt16Type, kMoe), false, raw_forms, open_raw, nullptr},
+    {array("verl", kVerlTypes, kAll), false, raw_forms, open_raw, nullptr},
+    {array("slime", kTrainerTypes, kAll), false, raw_forms, open_raw, nullptr},
+    {array("miles", kTrainerTypes, kAll), false, raw_forms, open_raw, nullptr},
+    {kNpy, false, npy_forms, open_npy, nullptr},
 }};
 
 Result<IntType> type_to_write(const Traits& traits, const RouteSpec& spec, const EncodeOptions& options) {
@@ -195,7 +195,20 @@ Result<ArrayForm> array_form(const RouteSpec& spec, int64_t num_rows, Dialect di
 Result<Routes> decode(std::string_view text, Dialect dialect, const RouteSpec& spec,
                       const DecodeOptions& options) {
   const wire::Traits& traits = wire::traits_of(dialect);
-  return traits.decode(traits, text, spec, options);
+  if (traits.decode != nullptr) return traits.decode(traits, text, spec, options);
+  MOETAPE_ASSIGN(const wire::OpenForm form, traits.open(traits, text, spec, options));
+  return wire::decode_rows(*form.reader, spec, form.arrival, options);
+}
+
+Result<std::unique_ptr<RowSource>> decode_rows(std::string_view text, Dialect dialect, const RouteSpec& spec,
+                                               const DecodeOptions& options) {
+  const wire::Traits& traits = wire::traits_of(dialect);
+  if (traits.decode != nullptr) {
+    MOETAPE_ASSIGN(Routes routes, traits.decode(traits, text, spec, options));
+    return std::make_unique<RoutesSource>(std::move(routes));
+  }
+  return wire::pull_rows([&traits, text, spec, options] { return traits.open(traits, text, spec, options); },
+                         spec, options);
 }
 
 Result<Routes> decode_array(const void* ids, IntType type, std::span<const int64_t> shape, Dialect dialect,
