@@ -16,7 +16,7 @@
 #include "arrays.h"
 #include "module.h"
 #include "moetape/buffer.h"
-#include "sequences.h"
+#include "plan_sources.h"
 
 namespace moetape::bindings {
 namespace {
@@ -34,7 +34,8 @@ order in which apply gives them, none of them for a stage of dense layers; defau
 
 constexpr const char* kApplyDoc = R"((ids, uses): ids [layers, rows, top_k] of `dtype`, uses uint8 [rows].
 
-sources[s] holds sequence s. uses says for each row FILL (padding), REPLAYED or LIVE (no record: the router decides);
+sources[s] holds sequence s: Routes, or a RowSource (decode_rows, Store.rows), which is pulled as its rows are needed. Or
+a Tape, on which sequence s is sequences[s], or s; only the rows and layer groups that the plan needs are read. uses says for each row FILL (padding), REPLAYED or LIVE (no record: the router decides);
 ids of the last and first kind are rotating distinct ones. dtype: int16, int32, int64, or an unsigned type that holds
 the ids, by name or as NumPy's or torch's. out: a writable C-order array of that shape and type to write into.
 first_expert: where the rotation begins; a different one for plans that are applied side by side keeps their padding
@@ -91,12 +92,12 @@ Target target_in(const Array& out, nb::handle object, IntType type, const std::s
           {static_cast<std::byte*>(out.mutable_data()), static_cast<size_t>(out.size_bytes())}};
 }
 
-std::pair<nb::object, nb::object> apply(const Plan& self, RoutesListArg sources_arg, AnyArg dtype,
-                                        OptionalArrayArg out_arg, IntArg first_expert_arg) {
-  const std::vector<Routes> sources = sources_arg.get("sources");
-  if (sources.empty()) raise(ErrorCode::kInvalidArgument, "sources: expected at least one Routes, got none");
+std::pair<nb::object, nb::object> apply(const Plan& self, SourcesArg sources_arg, AnyArg dtype,
+                                        OptionalArrayArg out_arg, IntArg first_expert_arg,
+                                        OptionalArrayArg sequences) {
+  const PlanSources sources(sources_arg, sequences);
   const IntType type = int_type_from(dtype.object, "dtype");
-  const RouteSpec& spec = sources.front().spec();
+  const RouteSpec& spec = sources.spec();
   const int64_t num_layers = self.layers() ? std::ssize(*self.layers()) : spec.num_moe_layers();
   const int64_t first_expert = first_expert_arg.get("first_expert");
   std::optional<Array> out;
@@ -110,8 +111,10 @@ std::pair<nb::object, nb::object> apply(const Plan& self, RoutesListArg sources_
   }
   Target uses = new_target(IntType::kUint8, {self.num_rows()});
   const std::span<RowUse> use_span(reinterpret_cast<RowUse*>(uses.bytes.data()), uses.bytes.size());
-  unwrap(long_call(static_cast<int64_t>(target.bytes.size()),
-                   [&] { return self.apply(sources, type, target.bytes, use_span, first_expert); }));
+  unwrap(long_call(static_cast<int64_t>(target.bytes.size()), [&] {
+    return sources.with(
+        [&](const auto&... from) { return self.apply(from..., type, target.bytes, use_span, first_expert); });
+  }));
   return {target.array, uses.array};
 }
 
@@ -121,19 +124,22 @@ std::vector<std::tuple<int64_t, int64_t, int64_t>> needs(const Plan& self) {
   return result;
 }
 
-nb::object expert_load(const Plan& self, RoutesListArg sources_arg) {
-  const std::vector<Routes> sources = sources_arg.get("sources");
-  const auto load = std::make_shared<std::vector<int64_t>>(
-      unwrap(long_call(work_bytes(self.num_rows(), 1 << 10), [&] { return self.expert_load(sources); })));
-  const int64_t num_experts = sources.front().spec().num_experts();
+nb::object expert_load(const Plan& self, SourcesArg sources_arg, OptionalArrayArg sequences) {
+  const PlanSources sources(sources_arg, sequences);
+  const auto load =
+      std::make_shared<std::vector<int64_t>>(unwrap(long_call(work_bytes(self.num_rows(), 1 << 10), [&] {
+        return sources.with_routes([&](const auto&... from) { return self.expert_load(from...); });
+      })));
+  const int64_t num_experts = sources.spec().num_experts();
   return numpy_view(load->data(), IntType::kInt64, {std::ssize(*load) / num_experts, num_experts}, load,
                     Access::kWritable);
 }
 
-int64_t verify(const Plan& self, RoutesListArg sources_arg, ArrayArg tokens_arg) {
-  const std::vector<Routes> sources = sources_arg.get("sources");
+int64_t verify(const Plan& self, SourcesArg sources_arg, ArrayArg tokens_arg, OptionalArrayArg sequences) {
+  const PlanSources sources(sources_arg, sequences);
   const Integers<int32_t> tokens(tokens_arg.object, "tokens");
-  return unwrap(self.verify(sources, tokens.span()));
+  return unwrap(
+      sources.with_routes([&](const auto&... from) { return self.verify(from..., tokens.span()); }));
 }
 
 nb::object row_ids_of(const Plan& self) {
@@ -166,21 +172,26 @@ std::string repr(const Plan& self) {
 void bind_replay(nb::module_& m) {
   nb::class_<Plan> plan(m, "Plan", kClassDoc);
   plan.def_static("from_row_ids", &from_row_ids, "row_ids"_a, "layers"_a = nb::none(), kFromRowIdsDoc)
-      .def("apply", &apply, "sources"_a, "dtype"_a = "int64", "out"_a = nb::none(), "first_expert"_a = 0,
-           nb::sig("def apply(self, sources: collections.abc.Iterable[Routes], dtype: object = 'int64', "
-                   "out: numpy.typing.ArrayLike | None = None, first_expert: int = 0) -> "
-                   "tuple[numpy.typing.NDArray[numpy.integer], numpy.typing.NDArray[numpy.uint8]]"),
-           kApplyDoc)
+      .def(
+          "apply", &apply, "sources"_a, "dtype"_a = "int64", "out"_a = nb::none(), "first_expert"_a = 0,
+          "sequences"_a = nb::none(),
+          nb::sig(
+              "def apply(self, sources: Tape | collections.abc.Iterable[Routes | RowSource], dtype: object = "
+              "'int64', out: numpy.typing.ArrayLike | None = None, first_expert: int = 0, "
+              "sequences: numpy.typing.ArrayLike | None = None) -> "
+              "tuple[numpy.typing.NDArray[numpy.integer], numpy.typing.NDArray[numpy.uint8]]"),
+          kApplyDoc)
       .def("needs", &needs,
            "[(sequence, start, end)]: the smallest spans of positions that cover what this rank needs.")
       .def(
-          "verify", &verify, "sources"_a, "tokens"_a,
+          "verify", &verify, "sources"_a, "tokens"_a, "sequences"_a = nb::none(),
           "The number of rows whose alignment this proves: tokens[i] is the token at row i of this rank. "
           "Raises\n"
           "ConflictError naming the first row whose source has another token there. Sources without tokens,\n"
           "positions outside them, and padding prove nothing.")
-      .def("expert_load", &expert_load, "sources"_a,
-           nb::sig("def expert_load(self, sources: collections.abc.Iterable[Routes]) -> "
+      .def("expert_load", &expert_load, "sources"_a, "sequences"_a = nb::none(),
+           nb::sig("def expert_load(self, sources: Tape | collections.abc.Iterable[Routes | RowSource], "
+                   "sequences: numpy.typing.ArrayLike | None = None) -> "
                    "numpy.typing.NDArray[numpy.int64]"),
            "How many recorded rows each expert will get, int64 [layers, num_experts], before the step: to "
            "pack\n"

@@ -194,7 +194,9 @@ void bind_store_class(nb::module_& m) {
 }
 
 void bind_rows(nb::module_& m) {
-  nb::class_<RowsHandle>(m, "RowSource", "Rows of a store that encode pulls. One thread at a time.")
+  nb::class_<RowsHandle>(
+      m, "RowSource",
+      "Rows of a store, a tape or a text that are pulled as they are needed. One thread at a time.")
       .def_prop_ro(
           "spec", [](const RowsHandle& self) { return self.source->spec(); }, "The RouteSpec.")
       .def_prop_ro(

@@ -1,7 +1,9 @@
 #include "moetape/wire.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -39,6 +41,12 @@ at lower positions are not known to the sender; they come out missing, and what 
 surplus_rows: last rows that belong to no token that was fed, left out. Strict: CorruptDataError names the place and
 what stood there; ids are checked as in Routes.from_ids; a column of a dense layer must be zero. Long calls release
 the GIL.)";
+
+constexpr const char* kDecodeRowsDoc =
+    R"(The rows of a str or bytes, decoded as they are pulled: by Plan.apply, encode or TapeWriter.append.
+
+The arguments are those of decode. Nothing of the text's size is made, and what stands in rows that are not pulled is
+not looked at; "vllm-split", "lightllm", "prime-rl", "skyrl" and "megatron" are decoded at once.)";
 
 struct EncodableArg : Arg {
   static constexpr auto kStubName = nb::detail::make_caster<Routes>::Name + nb::detail::const_name(" | ") +
@@ -154,6 +162,21 @@ Routes decode_any(EncodedArg data, StrArg dialect_arg, ObjectArg<RouteSpec> spec
   return unwrap(long_call(text.size(), [&] { return decode(text.view(), dialect, spec, options); }));
 }
 
+// A str or bytes stays as it is; the caller keeps it alive.
+std::unique_ptr<RowsHandle> decode_lazily(TextArg data, StrArg dialect_arg, ObjectArg<RouteSpec> spec_arg,
+                                          OptionalIntArg start, OptionalIntArg rows, AnyArg dtype,
+                                          IntArg known_from, IntArg surplus_rows) {
+  const Dialect dialect = unwrap(dialect_from_name(dialect_arg.get("dialect")));
+  const DecodeOptions options =
+      DecodeArgs{start, rows, {{nb::none()}}, dtype, known_from, surplus_rows}.options();
+  if (PyByteArray_Check(data.object.ptr())) raise_wrong_type("data", "str or bytes", data.object);
+  const Text text(data.object, "data");
+  auto handle = std::make_unique<RowsHandle>();
+  handle->source = unwrap(long_call(
+      text.size(), [&] { return decode_rows(text.view(), dialect, spec_arg.get("spec"), options); }));
+  return handle;
+}
+
 }  // namespace
 
 void bind_wire(nb::module_& m) {
@@ -169,6 +192,9 @@ void bind_wire(nb::module_& m) {
   m.def("decode", &decode_any, "data"_a, "dialect"_a, nb::kw_only(), "spec"_a, "start"_a = nb::none(),
         "rows"_a = nb::none(), "version"_a = nb::none(), "dtype"_a = nb::none(), "known_from"_a = 0,
         "surplus_rows"_a = 0, kDecodeDoc);
+  m.def("decode_rows", &decode_lazily, "data"_a, "dialect"_a, nb::kw_only(), "spec"_a, "start"_a = nb::none(),
+        "rows"_a = nb::none(), "dtype"_a = nb::none(), "known_from"_a = 0, "surplus_rows"_a = 0,
+        nb::keep_alive<0, 1>(), kDecodeRowsDoc);
 }
 
 }  // namespace moetape::bindings

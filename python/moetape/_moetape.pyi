@@ -402,7 +402,9 @@ def blocks(block_ids: numpy.typing.ArrayLike, block_size: int, num_tokens: int) 
     """
 
 class RowSource:
-    """Rows of a store that encode pulls. One thread at a time."""
+    """
+    Rows of a store, a tape or a text that are pulled as they are needed. One thread at a time.
+    """
 
     @property
     def spec(self) -> RouteSpec:
@@ -653,6 +655,14 @@ def decode(data: str | bytes | numpy.typing.ArrayLike, dialect: str, *, spec: Ro
     surplus_rows: last rows that belong to no token that was fed, left out. Strict: CorruptDataError names the place and
     what stood there; ids are checked as in Routes.from_ids; a column of a dense layer must be zero. Long calls release
     the GIL.
+    """
+
+def decode_rows(data: str | bytes | bytearray, dialect: str, *, spec: RouteSpec, start: int | None = None, rows: int | None = None, dtype: object | None = None, known_from: int = 0, surplus_rows: int = 0) -> RowSource:
+    """
+    The rows of a str or bytes, decoded as they are pulled: by Plan.apply, encode or TapeWriter.append.
+
+    The arguments are those of decode. Nothing of the text's size is made, and what stands in rows that are not pulled is
+    not looked at; "vllm-split", "lightllm", "prime-rl", "skyrl" and "megatron" are decoded at once.
     """
 
 class TapeEntry:
@@ -1128,11 +1138,12 @@ class Plan:
         order in which apply gives them, none of them for a stage of dense layers; default: all of the spec's. Raises InvalidArgumentError for an id that is neither, or stands twice.
         """
 
-    def apply(self, sources: Iterable[Routes], dtype: object = 'int64', out: numpy.typing.ArrayLike | None = None, first_expert: int = 0) -> tuple[numpy.typing.NDArray[numpy.integer], numpy.typing.NDArray[numpy.uint8]]:
+    def apply(self, sources: Tape | Iterable[Routes | RowSource], dtype: object = 'int64', out: numpy.typing.ArrayLike | None = None, first_expert: int = 0, sequences: numpy.typing.ArrayLike | None = None) -> tuple[numpy.typing.NDArray[numpy.integer], numpy.typing.NDArray[numpy.uint8]]:
         """
         (ids, uses): ids [layers, rows, top_k] of `dtype`, uses uint8 [rows].
 
-        sources[s] holds sequence s. uses says for each row FILL (padding), REPLAYED or LIVE (no record: the router decides);
+        sources[s] holds sequence s: Routes, or a RowSource (decode_rows, Store.rows), which is pulled as its rows are needed. Or
+        a Tape, on which sequence s is sequences[s], or s; only the rows and layer groups that the plan needs are read. uses says for each row FILL (padding), REPLAYED or LIVE (no record: the router decides);
         ids of the last and first kind are rotating distinct ones. dtype: int16, int32, int64, or an unsigned type that holds
         the ids, by name or as NumPy's or torch's. out: a writable C-order array of that shape and type to write into.
         first_expert: where the rotation begins; a different one for plans that are applied side by side keeps their padding
@@ -1145,14 +1156,14 @@ class Plan:
         [(sequence, start, end)]: the smallest spans of positions that cover what this rank needs.
         """
 
-    def verify(self, sources: Iterable[Routes], tokens: numpy.typing.ArrayLike) -> int:
+    def verify(self, sources: Tape | Iterable[Routes | RowSource], tokens: numpy.typing.ArrayLike, sequences: numpy.typing.ArrayLike | None = None) -> int:
         """
         The number of rows whose alignment this proves: tokens[i] is the token at row i of this rank. Raises
         ConflictError naming the first row whose source has another token there. Sources without tokens,
         positions outside them, and padding prove nothing.
         """
 
-    def expert_load(self, sources: Iterable[Routes]) -> numpy.typing.NDArray[numpy.int64]:
+    def expert_load(self, sources: Tape | Iterable[Routes | RowSource], sequences: numpy.typing.ArrayLike | None = None) -> numpy.typing.NDArray[numpy.int64]:
         """
         How many recorded rows each expert will get, int64 [layers, num_experts], before the step: to pack
         micro-batches. Rows without a record are not counted.

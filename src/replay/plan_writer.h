@@ -30,12 +30,6 @@ inline int64_t block_rows(const RouteSpec& spec, IntType type) {
 // Results of this size do not stay in the caches.
 constexpr int64_t kStreamingBytes = int64_t{4} << 20;
 
-// Copies one list of ids; N = 0 where no length is known.
-template <size_t N>
-void copy_list(std::byte* to, const std::byte* from, size_t bytes) {
-  std::memcpy(to, from, N != 0 ? N : bytes);
-}
-
 // Experts whose ids the type can hold.
 inline int64_t experts_that_fit(IntType type) {
   const int bits = 8 * int_type_bytes(type) - (int_type_signed(type) ? 1 : 0);
@@ -80,10 +74,16 @@ class RowBlock {
     ++size_;
   }
 
+  // N = 0 where no length is known.
   template <size_t N>
   void gather_lists(std::byte* out, int32_t column) const {
-    for (size_t row = 0; row < static_cast<size_t>(size_); ++row, out += list_bytes_) {
-      copy_list<N>(out, lists_[row] + static_cast<size_t>(column) * steps_[row], list_bytes_);
+    // The bytes that are written could be any of these members.
+    const size_t list_bytes = N != 0 ? N : list_bytes_;
+    const auto size = static_cast<size_t>(size_);
+    const std::byte* const* const lists = lists_.data();
+    const size_t* const steps = steps_.data();
+    for (size_t row = 0; row < size; ++row, out += list_bytes) {
+      std::memcpy(out, lists[row] + static_cast<size_t>(column) * steps[row], list_bytes);
     }
   }
 
