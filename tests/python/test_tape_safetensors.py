@@ -1,6 +1,8 @@
 """Tapes read by the stock safetensors package and NumPy alone, as docs/tape-format.md says they can be."""
 
 import json
+import re
+import shutil
 import struct
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "tape-1"
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "tape-1"
 TAPES = sorted(path for path in GOLDEN.glob("*.tape") if path.name != "shards.tape")
 NAMES = ["a", "b", "", "ü"]
 
@@ -99,6 +102,17 @@ def test_the_tensors_say_what_was_written(path: Path) -> None:
         assert np.array_equal(valid[begin:end], ~missing)
         expected = ids_by_formula(start, end - begin, len(layers), top_k, int(metadata["num_experts"]))
         assert np.array_equal(ids[begin:end], np.where(missing[:, None, None], 0, expected))
+
+
+def test_the_example_of_the_format_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "tape-format.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    shutil.copy(GOLDEN / "everything.tape", tmp_path / "run.tape")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, np.ndarray] = {}
+    exec(example, names)
+    assert names["valid"].tolist() == [1, 0, 1, 1]
+    assert np.array_equal(names["ids"][0], ids_by_formula(30, 1, 3, 2, 11)[0])
 
 
 def test_versions_and_tokens_are_where_they_are_said_to_be() -> None:
