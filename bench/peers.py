@@ -302,6 +302,64 @@ def gather_contests(engines: Engines, rows: int, rounds: int) -> list[Contest]:
     ]
 
 
+def slice_contests(rng: np.random.Generator, rows: int, rounds: int) -> list[Contest]:
+    """The text of one sample into a rank's int32 [layer][row][k]: all of it, and with CP 2 and PP 4."""
+    ids = np.ascontiguousarray(random_ids(rng, rows).transpose(1, 0, 2))
+    spec = mt.RouteSpec(layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS)
+    routes = mt.Routes.from_ids(spec, ids)
+    every = mt.replay.RowIds.from_lengths([rows])
+    return [
+        contest
+        for work, part, layers in (
+            ("whole sample", every, LAYERS),
+            ("CP 2, PP 4", every.zigzag_each(2, 0), list(range(16, 32))),
+        )
+        for dialect in ("vllm", "sglang")
+        for contest in slices_of(routes, dialect, f"{dialect} to slice, {work}", part, layers, rounds)
+    ]
+
+
+def slices_of(
+    routes: mt.Routes,
+    dialect: str,
+    work: str,
+    part: mt.replay.RowIds,
+    layers: list[int],
+    rounds: int,
+) -> list[Contest]:
+    text = mt.encode(routes, dialect)
+    plan = mt.replay.Plan.from_row_ids(part, layers=layers)
+    rows, quarter = len(routes), len(routes) // 4
+    first, end = layers[0], layers[-1] + 1
+
+    def decoded() -> np.ndarray:
+        data = pybase64.b64decode_as_bytearray(text, validate=True)
+        if dialect == "vllm":
+            return np.load(io.BytesIO(data))
+        return np.frombuffer(data, np.int32).reshape(rows, ALL_LAYERS, TOP_K)
+
+    def numpy(i: int) -> object:
+        all_rows = decoded()[:, first:end]
+        if part.num_rows < rows:
+            all_rows = np.concatenate([all_rows[:quarter], all_rows[3 * quarter :]])
+        return np.ascontiguousarray(all_rows.transpose(1, 0, 2), dtype=np.int32)
+
+    def torch_(i: int) -> object:
+        all_rows = torch.from_numpy(decoded())[:, first:end]
+        if part.num_rows < rows:
+            all_rows = torch.cat([all_rows[:quarter], all_rows[3 * quarter :]])
+        return all_rows.permute(1, 0, 2).to(torch.int32).contiguous()
+
+    def ours(i: int) -> object:
+        return plan.apply([mt.decode_rows(text, dialect, spec=routes.spec)], dtype="int32")[0]
+
+    assert np.array_equal(ours(0), numpy(0))
+    assert np.array_equal(ours(0), np.asarray(torch_(0)))
+    return [
+        Contest(work, name, 6, ours, peer, rounds) for name, peer in (("NumPy", numpy), ("torch", torch_))
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plain-malloc", action="store_true", help="leave glibc's settings as they are")
@@ -320,6 +378,7 @@ def main() -> None:
         + step_contests(engines, 8192, 1.5, rounds(40))
         + step_contests(engines, 256, 1.5, rounds(200))
         + gather_contests(engines, 32_768, rounds(30))
+        + slice_contests(engines.rng, 32_768, rounds(30))
     )
     print(f"malloc: {'as it is' if args.plain_malloc else TUNABLES}")
     print(f"torch {torch.__version__}, NumPy {np.__version__}; one thread; median ratio [quartiles]")

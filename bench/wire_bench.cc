@@ -1,4 +1,4 @@
-// Rooms wire and replay on one thread: one request of 32,768 tokens. Shape of DeepSeek-V3: 61 layers, of
+// Room wire on one thread: one request of 32,768 tokens. Shape of DeepSeek-V3: 61 layers, of
 // which 58 route to 8 of 256; Qwen3's has no dense layer. Results are checked before they are timed.
 #include <benchmark/benchmark.h>
 
@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "moetape/buffer.h"
-#include "moetape/replay.h"
 #include "moetape/store.h"
 #include "moetape/wire.h"
 #include "simd/base64.h"
@@ -107,41 +106,6 @@ void base64_only(benchmark::State& state, int64_t row_bytes) {
   state.SetBytesProcessed(state.iterations() * kNumRows * deepseek().row_bytes());
 }
 
-// `interleaved`: row orders such as s·B+b, in which no two rows follow each other in a sequence.
-void apply_plan(benchmark::State& state, IntType type, bool interleaved) {
-  const Routes routes = make_routes(deepseek());
-  const RouteSpec& spec = routes.spec();
-  std::vector<Routes> sources;
-  std::vector<int64_t> row_ids;
-  for (int64_t row = 0; row < kNumRows; ++row) {
-    row_ids.push_back(interleaved ? row_id(row % 4, row / 4) : row_id(0, row));
-  }
-  for (int64_t sequence = 0; sequence < 4; ++sequence) sources.push_back(routes);
-  const Plan plan = *Plan::from_row_ids(row_ids);
-  const int64_t bytes = spec.num_moe_layers() * kNumRows * spec.top_k() * int_type_bytes(type);
-  Buffer out = *Buffer::allocate(bytes);
-  const std::span<std::byte> all(out.mutable_data(), static_cast<size_t>(bytes));
-  std::vector<RowUse> uses(kNumRows);
-  require(plan.apply(sources, type, all, uses).has_value(), "apply");
-  const int64_t row = kNumRows - 1;
-  const int64_t position = interleaved ? row / 4 : row;
-  int64_t last = 0;
-  std::memcpy(&last, all.data() + bytes - int_type_bytes(type), static_cast<size_t>(int_type_bytes(type)));
-  require(last == static_cast<int64_t>(routes.row(position).back()), "the last id");
-  for (auto _ : state) {
-    benchmark::DoNotOptimize(plan.apply(sources, type, all, uses));
-    benchmark::ClobberMemory();
-  }
-  count_bytes(state, routes);
-}
-
-void make_plan(benchmark::State& state) {
-  std::vector<int64_t> row_ids;
-  for (int64_t row = 0; row < kNumRows; ++row) row_ids.push_back(row_id(row % 4, row / 4));
-  for (auto _ : state) benchmark::DoNotOptimize(Plan::from_row_ids(row_ids));
-  state.SetItemsProcessed(state.iterations() * kNumRows);
-}
-
 BENCHMARK_CAPTURE(base64_only, bytes_of_vllm, 61 * 8);
 BENCHMARK_CAPTURE(base64_only, bytes_of_sglang, 61 * 8 * 4);
 BENCHMARK_CAPTURE(encode_routes, sglang, Dialect::kSglang, deepseek());
@@ -156,11 +120,6 @@ BENCHMARK_CAPTURE(encode_store, lightllm, Dialect::kLightllm, deepseek());
 BENCHMARK_CAPTURE(decode_text, sglang, Dialect::kSglang, deepseek());
 BENCHMARK_CAPTURE(decode_text, vllm, Dialect::kVllm, deepseek());
 BENCHMARK_CAPTURE(decode_text, lightllm, Dialect::kLightllm, deepseek());
-BENCHMARK_CAPTURE(apply_plan, int64, IntType::kInt64, false);
-BENCHMARK_CAPTURE(apply_plan, int32, IntType::kInt32, false);
-BENCHMARK_CAPTURE(apply_plan, int16, IntType::kInt16, false);
-BENCHMARK_CAPTURE(apply_plan, int64_interleaved, IntType::kInt64, true);
-BENCHMARK(make_plan);
 
 }  // namespace
 }  // namespace moetape::inline v0

@@ -27,11 +27,14 @@ def test_the_python_quickstart_runs() -> None:
     assert "{'unwritten': 1}" in run.stdout
 
 
-def test_the_comparison_page_prints_what_it_says() -> None:
-    [example] = code_blocks("docs/compare.md", "python")
-    run = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("page", ["docs/compare.md", "docs/replay.md"])
+def test_the_pages_print_what_they_say(page: str, tmp_path: Path) -> None:
+    [example] = code_blocks(page, "python")
+    run = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     assert run.returncode == 0, run.stderr
-    assert run.stdout in code_blocks("docs/compare.md", "text")
+    assert run.stdout in code_blocks(page, "text")
 
 
 def test_links_between_documents_lead_somewhere() -> None:
