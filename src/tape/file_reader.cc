@@ -285,7 +285,7 @@ Result<Facts> FileReader::facts(int64_t sequence) const {
                             : all_ones(facts.num_rows());
 
   const uint64_t expected = small(kSequenceChecksums).at<uint64_t>(sequence);
-  if (const uint64_t found = checksum(facts); found != expected) {
+  if (const uint64_t found = checksum(facts); !same_checksum(found, expected)) {
     return damaged(
         sequence,
         "rows [{}, {}): what is said of it is damaged: its checksum at byte {} is {}, and should be {}",
@@ -346,7 +346,7 @@ Status FileReader::check_blocks(int64_t sequence, const Facts& facts, int64_t co
     const int64_t index = (facts.first_block + block) * num_columns() + column;
     const auto expected = small(kBlockChecksums).at<uint64_t>(index);
     const uint64_t found = Checksum::of(bytes);
-    if (found == expected) continue;
+    if (same_checksum(found, expected)) continue;
     const std::string_view tensor =
         column < token_column() ? std::string_view(groups_[static_cast<size_t>(column)].name())
         : column == token_column()
@@ -367,7 +367,7 @@ std::vector<Error> FileReader::check_between() const {
   const Tensor& sums = small(kSequenceChecksums);
   const std::string content =
       hex(Checksum::of({sums.data, static_cast<size_t>(sums.size) * sizeof(uint64_t)}));
-  if (content != content_checksum_) {
+  if (!same_checksum(content, content_checksum_)) {
     errors.push_back(fail(ErrorCode::kCorruptData, "{}: {} should be {}, and is {:?}", name_,
                           kContentChecksum, content, content_checksum_)
                          .value());

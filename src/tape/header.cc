@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/fail.h"
+#include "tape/checksum.h"
 #include "tape/text.h"
 
 namespace moetape::inline v0::tape {
@@ -195,7 +196,7 @@ Status check_checksum(std::string_view file, std::span<const std::byte> header) 
   MOETAPE_ASSIGN(const size_t at, find_header_checksum(header));
   const std::optional<uint64_t> expected = parse_hex(as_text(header).substr(at, kHexDigits));
   const uint64_t found = checksum_around(header, at);
-  if (expected == found) return {};
+  if (expected && same_checksum(found, *expected)) return {};
   return fail(ErrorCode::kCorruptData,
               "{}: bytes 0 to {}: the header is damaged: its header_xxh3 should be {}, and is {:?}", file,
               header.size(), hex(found), as_text(header).substr(at, kHexDigits));
