@@ -12,6 +12,7 @@ JOBS ?= $(shell nproc)
 BROWSER ?= chromium
 PACKAGES ?= $(shell sed '/^\#/d' packages.txt)
 MODEL ?=
+FUZZ_SECONDS ?= 10
 
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
@@ -22,10 +23,10 @@ COMPILE := cmake --build --parallel $(JOBS) --preset
 CTEST := ctest --no-tests=error --parallel $(JOBS) --preset
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8
 
-CXX_FILES = $(shell find include src python/bindings report cli tests bench examples engines -name '*.h' -o -name '*.cc' 2>/dev/null)
+CXX_FILES = $(shell find include src python/bindings report cli tests fuzz bench examples engines -name '*.h' -o -name '*.cc' 2>/dev/null)
 BENCH_ENV := GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000
 
-.PHONY: help setup peers configure python build browser demo test test-release test-python asan tsan nightly bench lint tidy format clean distclean
+.PHONY: help setup peers configure python build browser demo test test-release test-python asan tsan fuzz nightly bench lint tidy format clean distclean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -60,7 +61,7 @@ build: configure  ## library, C++ tests and the Python extension, into build/rel
 demo: python  ## serve, record, ship and replay a small model (MODEL=folder for a checkpoint of yours)
 	@$(BIN)/python examples/demo.py $(if $(MODEL),--model "$(MODEL)")
 
-test: test-release test-python asan tsan  ## everything
+test: test-release test-python asan tsan fuzz  ## everything
 	@echo "moetape: all tests passed"
 
 test-release: build
@@ -82,8 +83,14 @@ tsan: setup  ## the tests of racing threads under the thread sanitizer
 	@$(COMPILE) tsan --target moetape_race_tests
 	@$(CTEST) tsan --label-regex race
 
+fuzz: setup  ## every decoder and the reader of tapes against libFuzzer, FUZZ_SECONDS each (10)
+	@$(CONFIGURE) fuzz
+	@$(COMPILE) fuzz
+	@fuzz/run build/fuzz/fuzz $(FUZZ_SECONDS) $(JOBS)
+
 nightly: export MOETAPE_TEST_OPS := 1000000
-nightly: build browser  ## the random tests with ten times the operations
+nightly: FUZZ_SECONDS := 600
+nightly: build peers browser fuzz  ## the random tests with ten times the operations
 	@$(CTEST) release
 	@$(PYTEST)
 
