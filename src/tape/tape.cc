@@ -99,16 +99,18 @@ Status Tape::Impl::check_positions(int64_t sequence, const Facts& facts, int64_t
 
 const Tape::Impl::Names& Tape::Impl::names() const {
   std::call_once(names_once_, [&] {
+    Names names;
     for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
       const Result<Place> found = place(sequence);
       const Result<Facts> facts = found->file->facts(found->sequence);
       if (facts) {
-        names_.by_hash.emplace_back(tape::Checksum::of(std::as_bytes(std::span(facts->id))), sequence);
-      } else if (names_.num_damaged++ == 0) {
-        names_.first_damaged = sequence;
+        names.by_hash.emplace_back(tape::Checksum::of(std::as_bytes(std::span(facts->id))), sequence);
+      } else if (names.num_damaged++ == 0) {
+        names.first_damaged = sequence;
       }
     }
-    std::ranges::sort(names_.by_hash);
+    std::ranges::sort(names.by_hash);
+    names_ = std::move(names);
   });
   return names_;
 }
