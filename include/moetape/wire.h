@@ -3,18 +3,22 @@
 //
 //   sglang      base64 of int32 (or uint16, uint8) and nothing else
 //   vllm        base64 of a .npy file, uint8 or uint16
-//   vllm-split  JSON of two base64 .npy files: the prompt's rows, and the others with one row too many
-//   (v0.21) lightllm    JSON of shape, dtype and base64 data; MoE layers prime-rl    the same with the start;
-//   all layers skyrl       the same in the narrowest of uint8, int16, int32 that holds the largest id; all
-//   layers nemo-rl     text "nrlre1:<dtype>:<S>x<L>x<K>:<base64>"; -1 in all ids says that a row is missing
+//   vllm-split  JSON of two such texts: the prompt's rows, and the others with one too many (v0.21)
+//   lightllm    JSON of shape, dtype and base64 data; MoE layers
+//   prime-rl    JSON of these and the start; all layers
+//   skyrl       JSON in the narrowest of uint8, int16, int32 that holds the largest id; all layers
+//   nemo-rl     text "nrlre1:<dtype>:<S>x<L>x<K>:<base64>"; -1 in all ids says that a row is missing
 //   megatron    nested JSON lists; MoE layers
 //   trtllm      array of int16; MoE layers
 //   verl, slime, miles   arrays of int16 or int32; all layers
 //   npy         a .npy file
+//   tape        moetape's own, a tape of one sequence (tape.h): all that routes hold but reasons; of a
+//               source, which has neither tokens nor versions, the rows
+//   tape-base64 the same in base64
 //
 // "All layers" forms have a zero column for every layer without a record. Ids are little-endian
-// [rows, layers, k] in C order. Only nemo-rl can say "missing": elsewhere, encoding routes with missing rows
-// is refused (kMissingRows) unless a fill is named. Free functions, any thread.
+// [rows, layers, k] in C order. Only nemo-rl and tapes can say "missing": elsewhere, encoding routes with
+// missing rows is refused (kMissingRows) unless a fill is named. Free functions, any thread.
 #pragma once
 
 #include <array>
@@ -46,8 +50,10 @@ enum class Dialect : uint8_t {
   kSlime,
   kMiles,
   kNpy,
+  kTape,
+  kTapeBase64,
 };
-inline constexpr int kNumDialects = static_cast<int>(Dialect::kNpy) + 1;
+inline constexpr int kNumDialects = static_cast<int>(Dialect::kTapeBase64) + 1;
 
 // What the layers of a form are.
 enum class LayerAxis : uint8_t { kAll, kMoe };
@@ -64,6 +70,7 @@ struct DialectInfo {
   FormKind kind = FormKind::kText;
   bool says_missing = false;
   bool says_start = false;
+  bool sized = true;                // its size is known beforehand
   std::span<const IntType> types;   // that it takes; the first that holds the experts is written
   std::span<const LayerAxis> axes;  // that it takes; the first is written
 };
@@ -88,7 +95,8 @@ struct EncodeOptions {
 };
 
 // Bytes (characters) of rows from position `start` on: exactly, but for megatron, and for skyrl above 256
-// experts, the most that there can be.
+// experts, the most that there can be. kUnsupported for tapes: of the dialects that are not sized, use
+// encode().
 Result<size_t> encoded_size(const RouteSpec& spec, int64_t num_rows, Dialect dialect,
                             const EncodeOptions& options = {}, int64_t start = 0);
 // Writes the form and returns its size; kCapacity if `out` is smaller than encoded_size(). Pulls the source
@@ -125,13 +133,13 @@ Result<Routes> decode(std::string_view text, Dialect dialect, const RouteSpec& s
                       const DecodeOptions& options = {});
 
 // The same for an array that an engine hands over as it is: [num_rows, layers, k] in C order, of any type and
-// of the dialect's axes. kUnsupported for vllm-split, which is two arrays.
+// of the dialect's axes. kUnsupported for vllm-split, which is two arrays, and tapes.
 Result<Routes> decode_array(const void* ids, IntType type, std::span<const int64_t> shape, Dialect dialect,
                             const RouteSpec& spec, const DecodeOptions& options = {});
 
 // The rows of a text, decoded as they are pulled, in bounded memory: a rank looks at its own rows only, and
-// what stands in others is not checked. The text must outlive it. vllm-split, lightllm, prime-rl, skyrl and
-// megatron are decoded at once. Rows carry no version.
+// what stands in others is not checked. The text must outlive it. vllm-split, lightllm, prime-rl, skyrl,
+// megatron and tapes are decoded at once. Rows carry no version.
 Result<std::unique_ptr<RowSource>> decode_rows(std::string_view text, Dialect dialect, const RouteSpec& spec,
                                                const DecodeOptions& options = {});
 

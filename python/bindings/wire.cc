@@ -46,7 +46,7 @@ constexpr const char* kDecodeRowsDoc =
     R"(The rows of a str or bytes, decoded as they are pulled: by Plan.apply, encode or TapeWriter.append.
 
 The arguments are those of decode. Nothing of the text's size is made, and what stands in rows that are not pulled is
-not looked at; "vllm-split", "lightllm", "prime-rl", "skyrl" and "megatron" are decoded at once.)";
+not looked at; "vllm-split", "lightllm", "prime-rl", "skyrl", "megatron" and tapes are decoded at once.)";
 
 struct EncodableArg : Arg {
   static constexpr auto kStubName = nb::detail::make_caster<Routes>::Name + nb::detail::const_name(" | ") +
@@ -100,7 +100,17 @@ nb::object encode_array(RowSource& source, Dialect dialect, const EncodeOptions&
                     Access::kWritable);
 }
 
+// Of Routes, or of a RowSource.
+template <class Rows>
+nb::object encode_unsized(Rows& rows, Dialect dialect, const EncodeOptions& options) {
+  const int64_t work = work_bytes(rows.num_rows(), rows.spec().row_bytes());
+  const std::string form = unwrap(long_call(work, [&] { return encode(rows, dialect, options); }));
+  if (dialect_info(dialect).kind == FormKind::kText) return nb::str(form.data(), form.size());
+  return nb::bytes(form.data(), form.size());
+}
+
 nb::object encode_source(RowSource& source, Dialect dialect, const EncodeOptions& options) {
+  if (!dialect_info(dialect).sized) return encode_unsized(source, dialect, options);
   const size_t size =
       unwrap(encoded_size(source.spec(), source.num_rows(), dialect, options, source.start()));
   switch (dialect_info(dialect).kind) {
@@ -130,6 +140,7 @@ nb::object encode_any(EncodableArg routes, StrArg dialect_arg, OptionalStrArg mi
                                  .layers = layers_from(layers),
                                  .prompt_rows = prompt_rows.get("prompt_rows")};
   if (const Routes* value = ObjectArg<Routes>{{routes.object}}.get_if()) {
+    if (!dialect_info(dialect).sized) return encode_unsized(*value, dialect, options);
     RoutesSource source(*value);
     return encode_source(source, dialect, options);
   }

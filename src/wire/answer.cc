@@ -185,6 +185,7 @@ Result<Dialect> dialect_of(const Found& found) {
   }
   MOETAPE_ASSIGN(const std::string_view text, inside_quotes(raw));
   if (text.starts_with(kNemoRlMark)) return Dialect::kNemoRl;
+  if (begins_as_base64_tape(text)) return Dialect::kTapeBase64;
   if (!text.starts_with(kBase64NpyMark)) return Dialect::kSglang;
   return found.prompt.empty() ? Dialect::kVllm : Dialect::kVllmSplit;
 }

@@ -23,31 +23,23 @@ class RowsDecoder {
  public:
   static Result<RowsDecoder> create(const RouteSpec& spec, const Arrival& arrival,
                                     const DecodeOptions& options) {
-    MOETAPE_ASSIGN(const int64_t start, start_of(arrival, options));
-    MOETAPE_ASSIGN(const int64_t num_rows, rows_kept(arrival, options));
-    if (options.version && *options.version > kMaxVersion) {
-      return fail(ErrorCode::kInvalidArgument, "{}: version: expected 0 to {}, got {}", arrival.dialect,
-                  kMaxVersion, *options.version);
-    }
+    MOETAPE_ASSIGN(const Kept kept, rows_kept(arrival.dialect, arrival.num_rows, arrival.start, options));
     RowsDecoder decoder(spec, arrival);
-    decoder.start_ = start;
-    decoder.num_rows_ = num_rows;
-    // From here on rows are known; start and known_from may be any numbers.
-    decoder.first_known_ = options.known_from <= start ? 0 : std::min(options.known_from - start, num_rows);
+    decoder.kept_ = kept;
     MOETAPE_TRY(decoder.allocate());
     return decoder;
   }
 
-  int64_t start() const { return start_; }
-  int64_t num_rows() const { return num_rows_; }
+  int64_t start() const { return kept_.start; }
+  int64_t num_rows() const { return kept_.num_rows; }
   int64_t row_bytes() const { return row_bytes_; }
   int64_t block_rows() const { return block_rows_; }
 
   // Rows [first, first + count), at most block_rows(), as they arrived; those behind num_rows() are passed
   // over. The ids of a missing row are left as they are.
   Status decode(const std::byte* rows, int64_t first, int64_t count, std::byte* ids, Reason* reasons) {
-    const int64_t end = std::min(first + count, num_rows_);
-    int64_t row = std::clamp(first_known_, first, std::max(first, end));
+    const int64_t end = std::min(first + count, kept_.num_rows);
+    int64_t row = std::clamp(kept_.first_known, first, std::max(first, end));
     std::fill_n(reasons, row - first, Reason::kNotSent);
     while (row < end) {
       const std::byte* const at = rows + (row - first) * row_bytes_;
@@ -73,26 +65,6 @@ class RowsDecoder {
         type_bytes_(int_type_bytes(arrival.type)),
         row_bytes_(columns_.sent * type_bytes_) {
     block_rows_ = std::clamp<int64_t>(kBlockBytes / row_bytes_, 1, std::max<int64_t>(arrival.num_rows, 1));
-  }
-
-  static Result<int64_t> start_of(const Arrival& arrival, const DecodeOptions& options) {
-    if (options.start && arrival.start && *options.start != *arrival.start) {
-      return fail(ErrorCode::kWrongShape, "{}: start: expected {}, got {}", arrival.dialect, *options.start,
-                  *arrival.start);
-    }
-    return options.start ? *options.start : arrival.start.value_or(0);
-  }
-
-  static Result<int64_t> rows_kept(const Arrival& arrival, const DecodeOptions& options) {
-    if (options.surplus_rows < 0 || options.surplus_rows > arrival.num_rows) {
-      return fail(options.surplus_rows < 0 ? ErrorCode::kInvalidArgument : ErrorCode::kWrongShape,
-                  "{}: surplus_rows: expected 0 to {}, the rows that came, got {}", arrival.dialect,
-                  arrival.num_rows, options.surplus_rows);
-    }
-    const int64_t kept = arrival.num_rows - options.surplus_rows;
-    if (!options.num_rows || *options.num_rows == kept) return kept;
-    return fail(ErrorCode::kWrongShape, "{}: rows: expected {}, got {}", arrival.dialect, *options.num_rows,
-                kept);
   }
 
   Status allocate() {
@@ -156,7 +128,7 @@ class RowsDecoder {
   }
 
   std::string place(int64_t row, int64_t layer) const {
-    return fmt::format("{}: row {} (position {}), layer {}", arrival_.dialect, row, start_ + row, layer);
+    return fmt::format("{}: row {} (position {}), layer {}", arrival_.dialect, row, kept_.start + row, layer);
   }
 
   RouteSpec spec_;
@@ -164,9 +136,7 @@ class RowsDecoder {
   Columns columns_;
   int type_bytes_;
   int64_t row_bytes_;  // that arrive
-  int64_t start_ = 0;
-  int64_t num_rows_ = 0;     // that are kept
-  int64_t first_known_ = 0;  // row
+  Kept kept_;
   int64_t block_rows_ = 1;
   Buffer scratch_;
   uint8_t* faults_ = nullptr;  // one a list of a block
@@ -207,6 +177,37 @@ Result<IntType> unsaid_type(const DialectInfo& info, const RouteSpec& spec, cons
   if (!options.type) return first_type(info, spec.num_experts());
   MOETAPE_TRY(check_type(info, *options.type, options));
   return *options.type;
+}
+
+Result<Kept> rows_kept(std::string_view dialect, int64_t num_rows, std::optional<int64_t> said_start,
+                       const DecodeOptions& options) {
+  if (options.start && said_start && *options.start != *said_start) {
+    return fail(ErrorCode::kWrongShape, "{}: start: expected {}, got {}", dialect, *options.start,
+                *said_start);
+  }
+  if (options.surplus_rows < 0 || options.surplus_rows > num_rows) {
+    return fail(options.surplus_rows < 0 ? ErrorCode::kInvalidArgument : ErrorCode::kWrongShape,
+                "{}: surplus_rows: expected 0 to {}, the rows that came, got {}", dialect, num_rows,
+                options.surplus_rows);
+  }
+  if (options.version && *options.version > kMaxVersion) {
+    return fail(ErrorCode::kInvalidArgument, "{}: version: expected 0 to {}, got {}", dialect, kMaxVersion,
+                *options.version);
+  }
+  Kept kept;
+  kept.start = options.start ? *options.start : said_start.value_or(0);
+  kept.num_rows = num_rows - options.surplus_rows;
+  if (options.num_rows && *options.num_rows != kept.num_rows) {
+    return fail(ErrorCode::kWrongShape, "{}: rows: expected {}, got {}", dialect, *options.num_rows,
+                kept.num_rows);
+  }
+  if (kept.start < 0) {
+    return fail(ErrorCode::kOutOfRange, "{}: start: expected 0 or more, got {}", dialect, kept.start);
+  }
+  if (options.known_from > kept.start) {
+    kept.first_known = std::min(options.known_from - kept.start, kept.num_rows);
+  }
+  return kept;
 }
 
 namespace {

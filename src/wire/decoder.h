@@ -46,6 +46,15 @@ Status check_type(const DialectInfo& info, IntType type, const DecodeOptions& op
 // The type of ids in a form that does not say it.
 Result<IntType> unsaid_type(const DialectInfo& info, const RouteSpec& spec, const DecodeOptions& options);
 
+// What is left of rows from position `said_start` on (none: the form does not say it), as the options ask.
+struct Kept {
+  int64_t start = 0;
+  int64_t num_rows = 0;
+  int64_t first_known = 0;  // rows before this one are not
+};
+Result<Kept> rows_kept(std::string_view dialect, int64_t num_rows, std::optional<int64_t> said_start,
+                       const DecodeOptions& options);
+
 // Reads all that the reader has; kCorruptData if that is not what arrival says.
 Result<Routes> decode_rows(ByteReader& reader, const RouteSpec& spec, const Arrival& arrival,
                            const DecodeOptions& options);

@@ -47,7 +47,7 @@ struct Traits {
   DialectInfo info;
   // Only the narrowest type that holds the largest id is this dialect.
   bool narrowest;
-  // Written one behind the other; together they hold num_rows rows.
+  // Written one behind the other; together they hold num_rows rows. Null for tapes.
   std::vector<Form> (*forms)(const Wanted& wanted);
   // One of the two: opens a form whose rows stand one behind the other, or decodes one as a whole.
   Result<OpenForm> (*open)(const Traits& traits, std::string_view text, const RouteSpec& spec,
@@ -92,6 +92,12 @@ std::vector<Form> lightllm_forms(const Wanted& wanted);
 std::vector<Form> prime_rl_forms(const Wanted& wanted);
 std::vector<Form> skyrl_forms(const Wanted& wanted);
 Result<Routes> decode_json_object(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                                  const DecodeOptions& options);
+
+// tape.cc
+Result<Routes> decode_tape(const Traits& traits, std::string_view text, const RouteSpec& spec,
+                           const DecodeOptions& options);
+Result<Routes> decode_base64_tape(const Traits& traits, std::string_view text, const RouteSpec& spec,
                                   const DecodeOptions& options);
 
 // nemo_rl.cc

@@ -182,22 +182,6 @@ Status refuse_missing(RowSource& source, std::string_view dialect, Block& block,
               dialect, source.num_rows(), total, by_reason, first_missing, source.start() + first_missing);
 }
 
-void fill_row(const RouteSpec& spec, MissingFill fill, std::byte* row) {
-  std::memset(row, 0, static_cast<size_t>(spec.row_bytes()));
-  if (fill == MissingFill::kZeros) return;
-  for (int32_t layer = 0; layer < spec.num_moe_layers(); ++layer) {
-    for (int32_t id = 0; id < spec.top_k(); ++id, row += spec.id_bytes())
-      std::memcpy(row, &id, spec.id_bytes());
-  }
-}
-
-Status check_fill(const RouteSpec& spec, std::string_view dialect, MissingFill fill) {
-  if (fill != MissingFill::kDistinct || spec.top_k() <= spec.num_experts()) return {};
-  return fail(ErrorCode::kInvalidArgument,
-              "{}: missing: distinct ids need top_k of at most {} experts, got {}", dialect,
-              spec.num_experts(), spec.top_k());
-}
-
 // Rows as lists: [[0,1],[2,3]].
 class RowText {
  public:
@@ -347,6 +331,22 @@ class FormWriter {
 };
 
 }  // namespace
+
+void fill_row(const RouteSpec& spec, MissingFill fill, std::byte* row) {
+  std::memset(row, 0, static_cast<size_t>(spec.row_bytes()));
+  if (fill == MissingFill::kZeros) return;
+  for (int32_t layer = 0; layer < spec.num_moe_layers(); ++layer) {
+    for (int32_t id = 0; id < spec.top_k(); ++id, row += spec.id_bytes())
+      std::memcpy(row, &id, spec.id_bytes());
+  }
+}
+
+Status check_fill(const RouteSpec& spec, std::string_view dialect, MissingFill fill) {
+  if (fill != MissingFill::kDistinct || spec.top_k() <= spec.num_experts()) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "{}: missing: distinct ids need top_k of at most {} experts, got {}", dialect,
+              spec.num_experts(), spec.top_k());
+}
 
 Result<size_t> forms_size(const RouteSpec& spec, std::span<const Form> forms) {
   size_t size = 0;

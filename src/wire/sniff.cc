@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "base/fail.h"
 #include "moetape/wire.h"
+#include "simd/base64.h"
 #include "wire/json_text.h"
 #include "wire/marks.h"
 #include "wire/place.h"
@@ -33,6 +35,15 @@ bool is_base64(std::string_view text) {
   const size_t digits = text.find_last_not_of('=') + 1;
   if (text.size() % 4 != 0 || text.size() - digits > 2) return false;
   return text.substr(0, std::min(digits, kLookedAt)).find_first_not_of(kDigits) == std::string_view::npos;
+}
+
+// `head`: the first bytes of num_bytes.
+bool is_tape_head(std::string_view head, size_t num_bytes) {
+  uint64_t header_bytes = 0;
+  if (head.size() < sizeof(header_bytes) + 2) return false;
+  std::memcpy(&header_bytes, head.data(), sizeof(header_bytes));
+  return header_bytes >= 2 && header_bytes <= num_bytes - sizeof(header_bytes) &&
+         head.substr(sizeof(header_bytes), 2) == "{\"";
 }
 
 Failure unknown(std::string_view seen) {
@@ -66,6 +77,18 @@ Result<Sniffed> sniff_list(std::string_view text) {
 
 }  // namespace
 
+bool begins_as_tape(std::string_view bytes) { return is_tape_head(bytes, bytes.size()); }
+
+bool begins_as_base64_tape(std::string_view text) {
+  constexpr size_t kHeadChars = 16;
+  std::array<std::byte, 12> head{};
+  if (text.size() < kHeadChars) return false;
+  const simd::Base64Decoded decoded = simd::base64_decode(head.data(), text.data(), kHeadChars);
+  if (decoded.bad_position >= 0) return false;
+  return is_tape_head({reinterpret_cast<const char*>(head.data()), decoded.bytes},
+                      simd::base64_decoded_bound(text.size()));
+}
+
 Result<std::vector<std::string>> keys_of_object(std::string_view thing, std::string_view text) {
   JsonText json_text(thing, text);
   MOETAPE_TRY(json_text.open());
@@ -86,6 +109,7 @@ Result<std::vector<std::string>> keys_of_object(std::string_view thing, std::str
 
 Result<Sniffed> sniff(std::string_view bytes) {
   if (bytes.starts_with(wire::kNpyMark)) return Sniffed{.dialects = {Dialect::kNpy}};
+  if (wire::begins_as_tape(bytes)) return Sniffed{.dialects = {Dialect::kTape}};
   if (bytes.starts_with(wire::kNemoRlMark)) return Sniffed{.dialects = {Dialect::kNemoRl}};
   for (const auto& [mark, name] : wire::kStrangers) {
     if (bytes.starts_with(mark)) return wire::unknown(name);
@@ -95,8 +119,10 @@ Result<Sniffed> sniff(std::string_view bytes) {
   if (bytes[first] == '{') return wire::sniff_object(bytes);
   if (bytes[first] == '[') return wire::sniff_list(bytes.substr(first));
   if (wire::is_base64(bytes)) {
-    const bool npy = bytes.starts_with(wire::kBase64NpyMark);
-    return Sniffed{.dialects = {npy ? Dialect::kVllm : Dialect::kSglang}};
+    if (bytes.starts_with(wire::kBase64NpyMark)) return Sniffed{.dialects = {Dialect::kVllm}};
+    if (wire::begins_as_base64_tape(bytes))
+      return Sniffed{.dialects = {Dialect::kTapeBase64, Dialect::kSglang}};
+    return Sniffed{.dialects = {Dialect::kSglang}};
   }
   return wire::unknown(fmt::format("{} bytes that begin with {}", bytes.size(), wire::shown_at(bytes, 0)));
 }

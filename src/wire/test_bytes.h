@@ -12,9 +12,11 @@
 
 namespace moetape::inline v0::wire {
 
+// But the tapes.
 inline std::vector<Dialect> all_dialects() {
   std::vector<Dialect> dialects;
-  for (int i = 0; i < kNumDialects; ++i) dialects.push_back(static_cast<Dialect>(i));
+  for (int i = 0; i < kNumDialects; ++i)
+    if (dialect_info(static_cast<Dialect>(i)).sized) dialects.push_back(static_cast<Dialect>(i));
   return dialects;
 }
 

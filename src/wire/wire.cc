@@ -5,6 +5,8 @@
 
 #include "base/checked.h"
 #include "base/fail.h"
+#include "moetape/tape.h"
+#include "simd/base64.h"
 #include "simd/narrow.h"
 #include "wire/decoder.h"
 #include "wire/dialect.h"
@@ -43,6 +45,16 @@ constexpr DialectInfo array(std::string_view name, std::span<const IntType> type
   return {.name = name, .kind = FormKind::kArray, .types = types, .axes = axes};
 }
 
+constexpr DialectInfo tape(std::string_view name, FormKind kind) {
+  return {.name = name,
+          .kind = kind,
+          .says_missing = true,
+          .says_start = true,
+          .sized = false,
+          .types = kUnsignedTypes,
+          .axes = kMoe};
+}
+
 constexpr DialectInfo kPrimeRl = {
     .name = "prime-rl", .says_start = true, .types = kUnsignedTypes, .axes = kAll};
 constexpr DialectInfo kNemoRl = {
@@ -64,14 +76,16 @@ constexpr std::array<Traits, kNumDialects> kTraits = {{
     {array("slime", kTrainerTypes, kAll), false, raw_forms, open_raw, nullptr},
     {array("miles", kTrainerTypes, kAll), false, raw_forms, open_raw, nullptr},
     {kNpy, false, npy_forms, open_npy, nullptr},
+    {tape("tape", FormKind::kBytes), false, nullptr, nullptr, decode_tape},
+    {tape("tape-base64", FormKind::kText), false, nullptr, nullptr, decode_base64_tape},
 }};
 
 Result<IntType> type_to_write(const Traits& traits, const RouteSpec& spec, const EncodeOptions& options) {
   const DialectInfo& info = traits.info;
   if (!options.type) return first_type(info, spec.num_experts());
-  if (traits.narrowest) {
-    return fail(ErrorCode::kUnsupported, "{}: type: expected none, since it follows the largest id, got {}",
-                info.name, int_type_name(*options.type));
+  if (traits.narrowest || !info.sized) {
+    return fail(ErrorCode::kUnsupported, "{}: type: expected none, since it follows the {}, got {}",
+                info.name, info.sized ? "largest id" : "experts", int_type_name(*options.type));
   }
   if (std::ranges::find(info.types, *options.type) == info.types.end()) {
     return fail(ErrorCode::kUnsupported, "{}: type: expected {}, got {}", info.name, type_names(info.types),
@@ -111,20 +125,46 @@ Result<Wanted> make_wanted(const RouteSpec& spec, int64_t num_rows, Dialect dial
 }
 
 // All rows of a source, as they come.
-Result<Routes> gather(RowSource& source) {
+Result<Routes> gather(RowSource& source, std::string_view dialect, MissingFill fill) {
+  const RouteSpec& spec = source.spec();
+  MOETAPE_TRY(check_fill(spec, dialect, fill));
   MOETAPE_ASSIGN(RoutesBuilder builder,
                  RoutesBuilder::create(source.spec(), source.start(), source.num_rows()));
   MOETAPE_TRY(source.pull(0, source.num_rows(), builder.ids(), builder.reasons()));
+  for (int64_t row = 0; row < source.num_rows() && fill != MissingFill::kRefuse; ++row) {
+    if (builder.reasons()[row] == Reason::kValid) continue;
+    fill_row(spec, fill, builder.ids() + row * spec.row_bytes());
+    builder.reasons()[row] = Reason::kValid;
+  }
   return std::move(builder).finish();
 }
 
 // The narrowest type that holds the ids that will be written.
-Result<IntType> narrowest_type(const DialectInfo& info, const Routes& routes, const EncodeOptions& options) {
+Result<IntType> narrowest_type(const DialectInfo& info, const Routes& routes) {
   const int id_bytes = routes.spec().id_bytes();
   const int64_t num_ids = static_cast<int64_t>(routes.ids().size()) / id_bytes;
   const int64_t largest = simd::largest_id(routes.ids().data(), id_bytes, num_ids);
-  const int64_t filled = options.missing == MissingFill::kDistinct ? routes.spec().top_k() - 1 : 0;
-  return first_type(info, std::max(largest, filled) + 1);
+  return first_type(info, largest + 1);
+}
+
+// A tape of these routes, as the dialect has it.
+Result<std::string> write_tape(const Traits& traits, const Routes& routes, const EncodeOptions& options) {
+  if (options.missing != MissingFill::kRefuse) {
+    return fail(ErrorCode::kUnsupported,
+                "{}: missing: expected no fill, since a tape says which rows are missing", traits.name());
+  }
+  MOETAPE_ASSIGN(const Buffer bytes, tape_bytes(routes.spec(), {&routes, 1}));
+  const auto size = static_cast<size_t>(bytes.size());
+  if (traits.info.kind == FormKind::kBytes)
+    return std::string(reinterpret_cast<const char*>(bytes.data()), size);
+  std::string text(simd::base64_size(size), '\0');
+  simd::base64_encode(text.data(), bytes.data(), size);
+  return text;
+}
+
+Status check_room(std::span<const char> out, size_t size) {
+  if (out.size() >= size) return {};
+  return fail(ErrorCode::kCapacity, "out: expected room for {} characters, got {}", size, out.size());
 }
 
 }  // namespace
@@ -150,6 +190,9 @@ Result<Dialect> dialect_from_name(std::string_view name) {
 Result<size_t> encoded_size(const RouteSpec& spec, int64_t num_rows, Dialect dialect,
                             const EncodeOptions& options, int64_t start) {
   MOETAPE_ASSIGN(const wire::Wanted wanted, wire::make_wanted(spec, num_rows, dialect, options, start));
+  if (!dialect_info(dialect).sized) {
+    return fail(ErrorCode::kUnsupported, "{}: size: known only when it is written", dialect_name(dialect));
+  }
   return wire::forms_size(spec, wire::traits_of(dialect).forms(wanted));
 }
 
@@ -158,21 +201,29 @@ Result<size_t> encode_into(RowSource& source, Dialect dialect, std::span<char> o
   const wire::Traits& traits = wire::traits_of(dialect);
   MOETAPE_ASSIGN(wire::Wanted wanted,
                  wire::make_wanted(source.spec(), source.num_rows(), dialect, options, source.start()));
+  if (!traits.info.sized) {
+    MOETAPE_ASSIGN(const std::string form, encode(source, dialect, options));
+    MOETAPE_TRY(wire::check_room(out, form.size()));
+    std::ranges::copy(form, out.begin());
+    return form.size();
+  }
   std::vector<wire::Form> forms = traits.forms(wanted);
   MOETAPE_ASSIGN(const size_t size, wire::forms_size(source.spec(), forms));
-  if (out.size() < size) {
-    return fail(ErrorCode::kCapacity, "out: expected room for {} characters, got {}", size, out.size());
-  }
+  MOETAPE_TRY(wire::check_room(out, size));
   if (!traits.narrowest || source.spec().id_bytes() == 1) {
     return wire::write_forms(source, forms, traits.name(), options, out.data());
   }
-  MOETAPE_ASSIGN(Routes routes, wire::gather(source));
-  MOETAPE_ASSIGN(wanted.type, wire::narrowest_type(traits.info, routes, options));
+  MOETAPE_ASSIGN(Routes routes, wire::gather(source, traits.name(), options.missing));
+  MOETAPE_ASSIGN(wanted.type, wire::narrowest_type(traits.info, routes));
   RoutesSource gathered(std::move(routes));
   return wire::write_forms(gathered, traits.forms(wanted), traits.name(), options, out.data());
 }
 
 Result<std::string> encode(RowSource& source, Dialect dialect, const EncodeOptions& options) {
+  if (!dialect_info(dialect).sized) {
+    MOETAPE_ASSIGN(const Routes routes, wire::gather(source, dialect_name(dialect), MissingFill::kRefuse));
+    return encode(routes, dialect, options);
+  }
   MOETAPE_ASSIGN(const size_t size,
                  encoded_size(source.spec(), source.num_rows(), dialect, options, source.start()));
   std::string text(size, '\0');
@@ -182,6 +233,10 @@ Result<std::string> encode(RowSource& source, Dialect dialect, const EncodeOptio
 }
 
 Result<std::string> encode(const Routes& routes, Dialect dialect, const EncodeOptions& options) {
+  if (!dialect_info(dialect).sized) {
+    MOETAPE_TRY(wire::make_wanted(routes.spec(), routes.num_rows(), dialect, options, routes.start()));
+    return wire::write_tape(wire::traits_of(dialect), routes, options);
+  }
   RoutesSource source(routes);
   return encode(source, dialect, options);
 }
@@ -214,6 +269,7 @@ Result<std::unique_ptr<RowSource>> decode_rows(std::string_view text, Dialect di
 Result<Routes> decode_array(const void* ids, IntType type, std::span<const int64_t> shape, Dialect dialect,
                             const RouteSpec& spec, const DecodeOptions& options) {
   const DialectInfo& info = dialect_info(dialect);
+  if (!info.sized) return fail(ErrorCode::kUnsupported, "{}: array: expected the bytes of a tape", info.name);
   if (dialect == Dialect::kVllmSplit) {
     return fail(
         ErrorCode::kUnsupported,

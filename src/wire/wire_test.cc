@@ -62,7 +62,7 @@ TEST(WireDialect, NamesGoBothWays) {
   EXPECT_EQ(unknown.error().message,
             "dialect: expected one of sglang, vllm, vllm-split, lightllm, prime-rl, skyrl, nemo-rl, "
             "megatron, trtllm, "
-            "verl, slime, miles, npy, got \"sgl\"");
+            "verl, slime, miles, npy, tape, tape-base64, got \"sgl\"");
 }
 
 TEST(WireVectors, Sglang) {

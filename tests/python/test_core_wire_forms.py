@@ -84,7 +84,7 @@ def plain(dialect: str, ids: Array, spec: mt.RouteSpec, start: int) -> Any:
     }[dialect]()
 
 
-# The tape's bytes have tests of their own.
+# Tapes: test_a_tape_is_a_form_too.
 FORMS = [dialect for dialect in wire.DIALECTS if not dialect.startswith("tape")]
 
 
@@ -173,6 +173,30 @@ def test_nemo_rl_says_missing() -> None:
     signed = all_layers(IDS)
     signed[3] = -1
     assert mt.decode(signed.astype(np.int16), "nemo-rl", spec=SPEC).missing == {"not_sent": 1}
+
+
+def test_a_tape_is_a_form_too() -> None:
+    routes = mt.Routes.from_ids(
+        SPEC, IDS, start=3, valid=[1, 0, 1, 1, 1], version=4, tokens=np.arange(5, dtype=np.int32)
+    )
+    file = mt.encode(routes, "tape")
+    assert type(file) is bytes
+    text = mt.encode(routes, "tape-base64")
+    assert text == b64(file)
+    for form, dialect in ((file, "tape"), (text, "tape-base64")):
+        back = mt.decode(form, dialect, spec=SPEC)
+        assert back == routes
+        assert back.missing == {"not_sent": 1}
+        assert wire.sniff(form).dialects[0] == dialect
+    [choice] = wire.read_answer(json.dumps({"choices": [{"routed_experts": text}]}), spec=SPEC)
+    assert (choice.dialect, choice.routes) == ("tape-base64", routes)
+    store, rec = new_store()
+    record(rec, range(5), IDS)
+    assert mt.decode(mt.encode(store.rows(range(5)), "tape"), "tape", spec=SPEC) == ROUTES
+    with pytest.raises(mt.SpecMismatchError, match="tape: fingerprint"):
+        mt.decode(file, "tape", spec=WIDE)
+    with pytest.raises(mt.UnsupportedError, match="a tape says which rows are missing"):
+        mt.encode(routes, "tape", missing="zeros")
 
 
 def test_rows_that_the_sender_does_not_know() -> None:
