@@ -662,7 +662,7 @@ def decode_rows(data: str | bytes | bytearray, dialect: str, *, spec: RouteSpec,
     The rows of a str or bytes, decoded as they are pulled: by Plan.apply, encode or TapeWriter.append.
 
     The arguments are those of decode. Nothing of the text's size is made, and what stands in rows that are not pulled is
-    not looked at; "vllm-split", "lightllm", "prime-rl", "skyrl" and "megatron" are decoded at once.
+    not looked at; "vllm-split", "lightllm", "prime-rl", "skyrl", "megatron" and tapes are decoded at once.
     """
 
 class TapeEntry:
