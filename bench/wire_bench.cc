@@ -9,8 +9,10 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "moetape/answer.h"
 #include "moetape/buffer.h"
 #include "moetape/store.h"
 #include "moetape/wire.h"
@@ -59,8 +61,9 @@ void encode_routes(benchmark::State& state, Dialect dialect, const RouteSpec& sp
   const Routes routes = make_routes(spec);
   std::string text(*encoded_size(spec, kNumRows, dialect), '\0');
   RoutesSource source(routes);
-  require(encode_into(source, dialect, text).has_value(), "encode");
-  require(*decode(text, dialect, spec) == routes, "decode");
+  const auto written = encode_into(source, dialect, text);
+  require(written.has_value(), "encode");
+  require(*decode(std::string_view(text).substr(0, *written), dialect, spec) == routes, "decode");
   for (auto _ : state) {
     benchmark::DoNotOptimize(encode_into(source, dialect, text));
     benchmark::ClobberMemory();
@@ -95,6 +98,16 @@ void decode_text(benchmark::State& state, Dialect dialect, const RouteSpec& spec
   count_bytes(state, routes);
 }
 
+// A choice's routes in a whole answer.
+void answer(benchmark::State& state, const RouteSpec& spec) {
+  const Routes routes = make_routes(spec);
+  const std::string json = R"({"id":"1","choices":[{"index":0,"text":"a","routed_experts":")" +
+                           *encode(routes, Dialect::kVllm) + "\"}]}";
+  require(*(*read_answer(json, spec))[0].routes == routes, "read_answer");
+  for (auto _ : state) benchmark::DoNotOptimize(read_answer(json, spec));
+  count_bytes(state, routes);
+}
+
 // What no encoder can beat: base64 of the bytes of a form that lie ready.
 void base64_only(benchmark::State& state, int64_t row_bytes) {
   const std::vector<std::byte> bytes(static_cast<size_t>(kNumRows * row_bytes), std::byte{7});
@@ -112,7 +125,12 @@ BENCHMARK_CAPTURE(encode_routes, sglang, Dialect::kSglang, deepseek());
 BENCHMARK_CAPTURE(encode_routes, vllm, Dialect::kVllm, deepseek());
 BENCHMARK_CAPTURE(encode_routes, vllm_no_dense_layer, Dialect::kVllm, make_spec(0, 58, 256));
 BENCHMARK_CAPTURE(encode_routes, vllm_512_experts, Dialect::kVllm, make_spec(3, 61, 512));
+BENCHMARK_CAPTURE(encode_routes, vllm_qwen3, Dialect::kVllm, make_spec(0, 48, 128));
 BENCHMARK_CAPTURE(encode_routes, lightllm, Dialect::kLightllm, deepseek());
+BENCHMARK_CAPTURE(encode_routes, prime_rl, Dialect::kPrimeRl, deepseek());
+BENCHMARK_CAPTURE(encode_routes, nemo_rl, Dialect::kNemoRl, deepseek());
+BENCHMARK_CAPTURE(encode_routes, megatron, Dialect::kMegatron, deepseek());
+BENCHMARK_CAPTURE(encode_routes, verl, Dialect::kVerl, deepseek());
 BENCHMARK_CAPTURE(encode_store, sglang, Dialect::kSglang, deepseek());
 BENCHMARK_CAPTURE(encode_store, vllm, Dialect::kVllm, deepseek());
 BENCHMARK_CAPTURE(encode_store, vllm_no_dense_layer, Dialect::kVllm, make_spec(0, 58, 256));
@@ -120,6 +138,11 @@ BENCHMARK_CAPTURE(encode_store, lightllm, Dialect::kLightllm, deepseek());
 BENCHMARK_CAPTURE(decode_text, sglang, Dialect::kSglang, deepseek());
 BENCHMARK_CAPTURE(decode_text, vllm, Dialect::kVllm, deepseek());
 BENCHMARK_CAPTURE(decode_text, lightllm, Dialect::kLightllm, deepseek());
+BENCHMARK_CAPTURE(decode_text, prime_rl, Dialect::kPrimeRl, deepseek());
+BENCHMARK_CAPTURE(decode_text, nemo_rl, Dialect::kNemoRl, deepseek());
+BENCHMARK_CAPTURE(decode_text, megatron, Dialect::kMegatron, deepseek());
+BENCHMARK_CAPTURE(decode_text, verl, Dialect::kVerl, deepseek());
+BENCHMARK_CAPTURE(answer, vllm, deepseek());
 
 }  // namespace
 }  // namespace moetape::inline v0

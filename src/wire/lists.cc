@@ -44,18 +44,21 @@ class ListReader final : public ByteReader {
   // The comma and brackets before the next id.
   bool open_lists() {
     if (taken_ > 0 && !expect(',')) return false;
-    if (taken_ % top_k_ != 0) return true;
+    if (taken_of_list_ > 0) return true;
     if (taken_ == 0 && !expect('[')) return false;
-    if (taken_ % ids_of_row_ == 0 && !expect('[')) return false;
+    if (taken_of_row_ == 0 && !expect('[')) return false;
     return expect('[');
   }
 
   // The brackets behind the id just taken.
   bool close_lists() {
     ++taken_;
-    if (taken_ % top_k_ != 0) return true;
+    ++taken_of_row_;
+    if (++taken_of_list_ < top_k_) return true;
+    taken_of_list_ = 0;
     if (!expect(']')) return false;
-    if (taken_ % ids_of_row_ != 0) return true;
+    if (taken_of_row_ < ids_of_row_) return true;
+    taken_of_row_ = 0;
     if (!expect(']')) return false;
     return taken_ < num_ids_ || (expect(']') && expect_end());
   }
@@ -89,7 +92,10 @@ class ListReader final : public ByteReader {
     return next_ == text_.size();
   }
 
-  void skip_spaces() { next_ = std::min(text_.find_first_not_of(" \t\n\r", next_), text_.size()); }
+  void skip_spaces() {
+    const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
+    while (next_ < text_.size() && is_space(text_[next_])) ++next_;
+  }
 
   Failure unexpected() const {
     return fail(ErrorCode::kCorruptData, "{}: character {}: expected {}, got {}", thing_, next_, expected_,
@@ -102,6 +108,8 @@ class ListReader final : public ByteReader {
   int64_t ids_of_row_;
   int64_t num_ids_ = 0;
   int64_t taken_ = 0;
+  int64_t taken_of_row_ = 0;
+  int64_t taken_of_list_ = 0;
   size_t next_ = 0;
   std::string_view expected_;
 };
