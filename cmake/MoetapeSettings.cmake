@@ -22,5 +22,5 @@ endif()
 
 add_library(moetape_settings INTERFACE)
 target_compile_options(moetape_settings INTERFACE
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi -Wcast-align
-  $<$<BOOL:${MOETAPE_WERROR}>:-Werror>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi
+    -Wcast-align $<$<BOOL:${MOETAPE_WERROR}>:-Werror>>)

@@ -33,9 +33,10 @@ enum class ErrorCode : uint8_t {
   kTimeout,          // something awaited did not happen in time
   kClosed,           // the object was closed
   kIo,               // the system refused to open, read, write or name a file
+  kDeviceFailed,     // a device, or its driver, failed
 };
 
-inline constexpr int kNumErrorCodes = static_cast<int>(ErrorCode::kIo) + 1;
+inline constexpr int kNumErrorCodes = static_cast<int>(ErrorCode::kDeviceFailed) + 1;
 
 // One row of the table of codes.
 struct ErrorCodeInfo {

@@ -46,6 +46,9 @@ class Layout {
   // For a batch of batch_rows router rows and a step of num_tokens tokens on this rank. kWrongShape or
   // kOutOfRange with both figures when they do not fit; kInvalidArgument for numbers that no batch fits.
   Result<Placement> place(int64_t batch_rows, int64_t num_tokens) const;
+  // The router rows that this layout is of, for a caller who cannot see the batch. kInvalidArgument for
+  // numbers that no batch fits; place() checks the rest.
+  Result<int64_t> batch_rows(int64_t num_tokens) const;
 
   std::string to_string() const;  // "dp_concat(counts=[3, 5], rank=1)"
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "moetape/array.h"
+
 namespace moetape::inline v0 {
 
 class Slots {
@@ -48,6 +50,13 @@ class Slots {
   bool in_blocks_ = false;
   int64_t block_size_ = 0;
   int64_t size_ = 0;  // tokens
+};
+
+// Slots by index in the memory of a device, one a token.
+struct DeviceSlots {
+  const void* data = nullptr;
+  IntType type = IntType::kInt64;  // or kInt32
+  int64_t size = 0;
 };
 
 }  // namespace moetape::inline v0

@@ -47,8 +47,8 @@ class StoreWriter;
 
 class Store : public std::enable_shared_from_this<Store> {
  public:
-  // row stride + 16 bytes a slot, rounded up to pages. kInvalidArgument if num_slots < 1 or the size
-  // overflows.
+  // row stride + 16 bytes a slot and 512 more, rounded up to pages. kInvalidArgument if num_slots < 1 or the
+  // size overflows.
   static Result<int64_t> required_bytes(const RouteSpec& spec, int64_t num_slots);
   static Result<std::shared_ptr<Store>> create(const RouteSpec& spec, const StoreOptions& options);
   ~Store();

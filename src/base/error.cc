@@ -26,6 +26,7 @@ constexpr std::array<ErrorCodeInfo, kNumErrorCodes> kTable = {{
     {kTimeout, "timeout", "TimeoutError", "TimeoutError"},
     {kClosed, "closed", "ClosedError", "ValueError"},
     {kIo, "io", "IoError", "OSError"},
+    {kDeviceFailed, "device_failed", "DeviceFailedError", "RuntimeError"},
 }};
 
 }  // namespace

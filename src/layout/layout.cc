@@ -155,6 +155,11 @@ Result<Placement> place_share(Share (*share_of)(int64_t, int, int), int64_t expe
   return Placement{.dst = share.dst, .count = share.count};
 }
 
+Result<int64_t> rows_of_share(Share (*share_of)(int64_t, int, int), int64_t num_tokens, int size, int rank) {
+  MOETAPE_TRY(check_rank(rank, size));
+  return share_of(num_tokens, size, rank).rows;
+}
+
 Result<Placement> place_rows(const Counts& token_of_row, int64_t batch_rows, int64_t num_tokens) {
   MOETAPE_TRY(check_batch(std::ssize(token_of_row), batch_rows));
   int64_t largest = -1;
@@ -235,6 +240,28 @@ Result<Placement> Layout::place(int64_t batch_rows, int64_t num_tokens) const {
   Placed placement = std::visit(by_kind, kind_);
   if (!placement) return fail(placement.error().code, "{}: {}", to_string(), placement.error().message);
   return placement;
+}
+
+Result<int64_t> Layout::batch_rows(int64_t num_tokens) const {
+  using BatchRows = Result<int64_t>;
+  const auto by_kind = Overloaded{
+      [&](const Whole&) { return BatchRows(num_tokens); },
+      [&](const GraphPadded& kind) { return BatchRows(kind.num_rows); },
+      [&](const DpConcat& kind) { return sum_of("counts", kind.counts); },
+      [&](const DpPadded& kind) -> BatchRows {
+        const std::optional<int64_t> total = checked_multiply(kind.padded, std::ssize(kind.counts));
+        if (total) return *total;
+        return fail(ErrorCode::kInvalidArgument, "padded: {} rows per rank are more than can be",
+                    kind.padded);
+      },
+      [&](const DpShards& kind) { return sum_of("shard_sizes", kind.shard_sizes); },
+      [&](const TpShard& kind) { return rows_of_share(padded_share, num_tokens, kind.size, kind.rank); },
+      [&](const TpSplit& kind) { return rows_of_share(even_share, num_tokens, kind.size, kind.rank); },
+      [&](const Rows& kind) { return BatchRows(std::ssize(kind.token_of_row)); },
+  };
+  BatchRows rows = std::visit(by_kind, kind_);
+  if (!rows) return fail(rows.error().code, "{}: {}", to_string(), rows.error().message);
+  return rows;
 }
 
 std::string Layout::to_string() const {

@@ -1,41 +1,26 @@
 #include "moetape/recorder.h"
 
-#include <algorithm>
 #include <array>
-#include <atomic>
 #include <utility>
 
 #include "base/checked.h"
 #include "base/fail.h"
 #include "base/memory_guard.h"
-#include "record/commit.h"
 #include "record/cpu/lane.h"
-#include "store/store_writer.h"
+#include "record/cuda/cuda_recorder.h"
+#include "record/recorder_impl.h"
+#include "record/step_slots.h"
+#include "store/store_impl.h"
 
 namespace moetape::inline v0 {
 
 std::string_view row_fault_name(RowFault fault) {
-  constexpr std::array<std::string_view, kNumRowFaults> kNames = {"negative", "too_large", "repeated",
-                                                                  "shared", "superseded"};
+  constexpr std::array<std::string_view, kNumRowFaults> kNames = {"negative", "too_large",  "repeated",
+                                                                  "shared",   "superseded", "unwritten"};
   return kNames[static_cast<size_t>(fault)];
 }
 
 namespace {
-
-struct LaneState {
-  Lane lane;
-  Commit commit;
-  bool begun = false;  // by begin(), not by a capture
-};
-
-struct AtomicCounters {
-  std::atomic<int64_t> captures = 0, failed_captures = 0, commits = 0, failed_commits = 0, abandoned = 0,
-                       rows_kept = 0, rows_refused = 0, rows_no_slot = 0;
-};
-
-void count(std::atomic<int64_t>& counter, int64_t by = 1) {
-  counter.fetch_add(by, std::memory_order_relaxed);
-}
 
 Status check_options(const RouteSpec& spec, const RecorderOptions& options) {
   if (options.num_lanes < 1 || options.num_lanes >= WriterTable::kMaxWriters) {
@@ -52,42 +37,39 @@ Status check_options(const RouteSpec& spec, const RecorderOptions& options) {
   return {};
 }
 
+Result<std::unique_ptr<Recorder::Impl>> make_impl(std::shared_ptr<Store> store,
+                                                  const RecorderOptions& options) {
+  if (!options.cuda) return make_cpu_recorder(std::move(store), options);
+  MOETAPE_ASSIGN(auto device, cuda::open_device(options.cuda->device));
+  return cuda::make_recorder(std::move(store), options, std::move(device));
+}
+
 }  // namespace
 
-struct Recorder::Impl {
-  Impl(std::shared_ptr<Store> owner, const RecorderOptions& recorder_options)
-      : store(std::move(owner)), options(recorder_options) {}
-
-  Result<LaneState*> lane_at(int lane) {
-    if (lane < 0 || lane >= options.num_lanes) {
-      return fail(ErrorCode::kOutOfRange, "lane: expected 0 to {}, got {}", options.num_lanes - 1, lane);
-    }
-    return &lanes[static_cast<size_t>(lane)];
-  }
-
-  void close_step(LaneState& state) {
-    state.lane.clear();
-    state.begun = false;
-  }
-
-  std::shared_ptr<Store> store;
-  RecorderOptions options;
-  std::vector<LaneState> lanes;
-  AtomicCounters counters;
-};
+Status Recorder::Impl::check_lane(int lane) const {
+  if (lane >= 0 && lane < options.num_lanes) return {};
+  return fail(ErrorCode::kOutOfRange, "lane: expected 0 to {}, got {}", options.num_lanes - 1, lane);
+}
 
 Result<int64_t> Recorder::required_bytes(const RouteSpec& spec, int64_t num_slots,
                                          const RecorderOptions& options) {
   MOETAPE_TRY(check_options(spec, options));
   MOETAPE_TRY(Store::required_bytes(spec, num_slots));
-  MOETAPE_ASSIGN(const int64_t lane_bytes, Lane::required_bytes(spec, options.max_rows));
-  const auto bytes = checked_add(lane_bytes, Commit::required_bytes(num_slots, options.max_rows));
+  MOETAPE_ASSIGN(const int64_t lane_bytes, options.cuda ? cuda::host_bytes(spec, options)
+                                                        : Lane::required_bytes(spec, options.max_rows));
+  const auto bytes = checked_add(lane_bytes, StepSlots::required_bytes(num_slots, options.max_rows));
   const auto all_bytes = bytes ? checked_multiply(*bytes, options.num_lanes) : std::nullopt;
   if (!all_bytes) {
     return fail(ErrorCode::kInvalidArgument, "num_lanes: {} lanes of {} rows are more than memory can have",
                 options.num_lanes, options.max_rows);
   }
   return *all_bytes;
+}
+
+Result<int64_t> Recorder::required_device_bytes(const RouteSpec& spec, const RecorderOptions& options) {
+  MOETAPE_TRY(check_options(spec, options));
+  if (!options.cuda) return 0;
+  return cuda::device_bytes(spec, options);
 }
 
 Result<std::unique_ptr<Recorder>> Recorder::create(std::shared_ptr<Store> store,
@@ -98,16 +80,12 @@ Result<std::unique_ptr<Recorder>> Recorder::create(std::shared_ptr<Store> store,
                 "recorder of {} rows in {} lanes: expected at most {} bytes, needs {}", options.max_rows,
                 options.num_lanes, options.memory_limit_bytes, bytes);
   }
-  MOETAPE_TRY(Store::Impl::Use(store->impl()).check());
+  const std::shared_ptr<Store> kept = store;  // longer than `use`
+  const Store::Impl::Use use(kept->impl());
+  MOETAPE_TRY(use.check());
   return guard_memory("recorder", [&]() -> Result<std::unique_ptr<Recorder>> {
-    auto impl = std::make_unique<Impl>(std::move(store), options);
-    impl->lanes.reserve(static_cast<size_t>(options.num_lanes));
-    for (int i = 0; i < options.num_lanes; ++i) {
-      MOETAPE_ASSIGN(Lane lane, Lane::create(impl->store->spec(), options.max_rows, &impl->options.id_maps));
-      MOETAPE_ASSIGN(StoreWriter writer, StoreWriter::open(impl->store));
-      impl->lanes.push_back({std::move(lane), Commit(std::move(writer), options.max_rows)});
-    }
-    return std::unique_ptr<Recorder>(new Recorder(std::move(impl)));
+    MOETAPE_ASSIGN(auto impl, make_impl(std::move(store), options));
+    return Impl::wrap(std::move(impl));
   });
 }
 
@@ -117,65 +95,63 @@ Recorder::~Recorder() = default;
 const RouteSpec& Recorder::spec() const { return impl_->store->spec(); }
 int64_t Recorder::max_rows() const { return impl_->options.max_rows; }
 int Recorder::num_lanes() const { return impl_->options.num_lanes; }
+std::string Recorder::device() const { return impl_->device(); }
 
-Status Recorder::begin(int lane) {
-  MOETAPE_ASSIGN(LaneState * state, impl_->lane_at(lane));
-  if (state->begun) count(impl_->counters.abandoned);
-  impl_->close_step(*state);
-  state->begun = true;
-  return {};
-}
+Status Recorder::begin(int lane, StreamHandle stream) { return impl_->begin(lane, stream); }
 
-Status Recorder::capture(int32_t layer, const IdsView& ids, int lane, int64_t offset) {
-  const auto captured = [&]() -> Status {
-    MOETAPE_ASSIGN(LaneState * state, impl_->lane_at(lane));
-    return state->lane.capture(layer, ids, offset);
-  }();
-  count(captured ? impl_->counters.captures : impl_->counters.failed_captures);
+Status Recorder::capture(int32_t layer, const IdsView& ids, int lane, int64_t offset, StreamHandle stream) {
+  const Status captured = impl_->capture(layer, ids, lane, offset, stream);
+  impl_->counters.count_capture(captured.has_value());
   return captured;
 }
 
-Status Recorder::capture_all(const IdsView& first, int64_t layer_stride, int32_t num_layers, int lane) {
-  const auto layers = spec().layers();
+Status Recorder::capture_all(const IdsView& first, int64_t layer_stride, int32_t num_layers, int lane,
+                             StreamHandle stream) {
   if (num_layers != spec().num_moe_layers()) {
     const Failure failure =
-        fail(ErrorCode::kWrongShape, "ids: expected {} layers, got {}", layers.size(), num_layers);
+        fail(ErrorCode::kWrongShape, "ids: expected {} layers, got {}", spec().num_moe_layers(), num_layers);
     MOETAPE_TRY(fail_step(failure.value(), lane));
     return failure;
   }
-  IdsView ids = first;
-  for (const int32_t layer : layers) {
-    MOETAPE_TRY(capture(layer, ids, lane));
-    ids.data = static_cast<const std::byte*>(ids.data) + layer_stride * int_type_bytes(ids.type);
-  }
-  return {};
+  return impl_->capture_all(first, layer_stride, lane, stream);
 }
 
 Status Recorder::fail_step(const Error& error, int lane) {
-  count(impl_->counters.failed_captures);
-  MOETAPE_ASSIGN(LaneState * state, impl_->lane_at(lane));
-  state->lane.fail_step(error);
-  return {};
+  impl_->counters.count_capture(false);
+  return impl_->fail_step(error, lane);
 }
+
+Result<LayerBuffer> Recorder::layer_buffer(int32_t layer, int lane) {
+  return impl_->layer_buffer(layer, lane);
+}
+
+namespace {
+
+Result<Ticket> counted(AtomicCounters& counters, Result<Ticket> ticket) {
+  AtomicCounters::add(ticket ? counters.commits : counters.failed_commits);
+  return ticket;
+}
+
+}  // namespace
 
 Result<Ticket> Recorder::commit(const Slots& slots, const Layout& layout, const CommitOptions& options) {
-  MOETAPE_ASSIGN(LaneState * state, impl_->lane_at(options.lane));
-  const Store::Impl::Use use(impl_->store->impl());
-  auto report = use.check() ? state->commit.run(state->lane, slots, layout, options)
-                            : Result<CommitReport>(Failure(use.check().error()));
-  impl_->close_step(*state);
-  if (!report) {
-    count(impl_->counters.failed_commits);
-    return Failure(std::move(report).error());
-  }
-  count(impl_->counters.commits);
-  count(impl_->counters.rows_kept, report->num_kept);
-  count(impl_->counters.rows_refused, report->num_refused);
-  count(impl_->counters.rows_no_slot, report->num_no_slot);
-  return Ticket(*report);
+  return counted(impl_->counters, impl_->commit(slots, layout, options));
 }
+Result<Ticket> Recorder::commit(const DeviceSlots& slots, const Layout& layout,
+                                const CommitOptions& options) {
+  return counted(impl_->counters, impl_->commit(slots, layout, options));
+}
+Result<Ticket> Recorder::prepare(const Slots& slots, const Layout& layout, const CommitOptions& options) {
+  return counted(impl_->counters, impl_->prepare(slots, layout, options));
+}
+Result<Ticket> Recorder::prepare(const DeviceSlots& slots, const Layout& layout,
+                                 const CommitOptions& options) {
+  return counted(impl_->counters, impl_->prepare(slots, layout, options));
+}
+Status Recorder::launch(int lane, StreamHandle stream) { return impl_->launch(lane, stream); }
 
 RecorderCounters Recorder::counters() const {
+  impl_->update_counters();
   const auto get = [](const std::atomic<int64_t>& counter) {
     return counter.load(std::memory_order_relaxed);
   };

@@ -21,6 +21,10 @@ class Plane {
 
   int64_t row_bytes() const { return row_bytes_; }
 
+  // For a device that writes them by the same rules.
+  std::byte* rows() const { return rows_; }
+  std::byte* stamps() const { return reinterpret_cast<std::byte*>(stamps_); }
+
   Stamp stamp(int64_t slot) const {  // R2: before the bytes
     return word(slot).load(std::memory_order_acquire);
   }

@@ -14,7 +14,8 @@ Store::Impl::Impl(RouteSpec route_spec, const StoreOptions& store_options, Segme
     : spec(std::move(route_spec)),
       options(store_options),
       memory_bytes(segment.size()),
-      memory(std::move(segment)) {
+      memory(std::move(segment)),
+      writers(reinterpret_cast<uint64_t*>(memory.data() + options.num_slots * (spec.row_stride() + 16))) {
   std::byte* rows = memory.data();
   auto* stamps = reinterpret_cast<uint64_t*>(rows + options.num_slots * spec.row_stride());
   plane = Plane(rows, stamps, spec.row_bytes(), spec.row_stride());
@@ -108,11 +109,12 @@ Result<int64_t> Store::required_bytes(const RouteSpec& spec, int64_t num_slots) 
     return fail(ErrorCode::kInvalidArgument, "num_slots: expected at least 1, got {}", num_slots);
   const auto bytes = checked_multiply(num_slots, spec.row_stride() + 16);
   constexpr int64_t kPage = 4096;
-  if (!bytes || !checked_add(*bytes, kPage)) {
+  constexpr int64_t kLandedBytes = int64_t{WriterTable::kMaxWriters} * 8;
+  if (!bytes || !checked_add(*bytes, kLandedBytes + kPage)) {
     return fail(ErrorCode::kInvalidArgument, "num_slots: {} slots of {} bytes are more than memory can have",
                 num_slots, spec.row_stride() + 16);
   }
-  return (*bytes + kPage - 1) / kPage * kPage;
+  return (*bytes + kLandedBytes + kPage - 1) / kPage * kPage;
 }
 
 Result<std::shared_ptr<Store>> Store::create(const RouteSpec& spec, const StoreOptions& options) {

@@ -51,7 +51,7 @@ struct Store::Impl {
   RouteSpec spec;
   StoreOptions options;
   const int64_t memory_bytes;
-  mutable Segment memory;  // rows, stamps, cutoffs
+  mutable Segment memory;  // rows, stamps, cutoffs, steps landed
   Plane plane;
   uint64_t* cutoffs = nullptr;
   std::atomic<uint64_t> store_cutoff = 0;

@@ -18,6 +18,12 @@ StoreWriter::~StoreWriter() {
   if (store_) store().writers.remove_writer(writer_);
 }
 
+StoreWriter::Mapping StoreWriter::mapping() const {
+  const Store::Impl& impl = store();
+  return {impl.memory.data(), impl.memory.size(), impl.plane.rows(), impl.plane.stamps(),
+          impl.writers.landed(writer_)};
+}
+
 Result<uint64_t> StoreWriter::submit(std::optional<int64_t> step) {
   return store().writers.submit(writer_, step);
 }

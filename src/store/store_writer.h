@@ -22,6 +22,18 @@ class StoreWriter {
 
   Store::Impl& store() const { return store_->impl(); }
 
+  // Where a device writes this writer's rows, stamps (8 bytes a slot) and landed step itself, by the rules
+  // that hold for place() and refuse(). All of it lies in [memory, memory + memory_bytes), which begins at a
+  // page; whoever maps it holds a Store::Impl::Use.
+  struct Mapping {
+    std::byte* memory;
+    int64_t memory_bytes;
+    std::byte* rows;
+    std::byte* stamps;
+    uint64_t* landed;
+  };
+  Mapping mapping() const;
+
   Result<uint64_t> submit(std::optional<int64_t> step);
   // Slots as Store::Impl::resolve gives them, at most kBlockSlots; see Plane::place.
   int64_t place(int64_t* slots, int64_t count, const std::byte* rows, int64_t row_stride,

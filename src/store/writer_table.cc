@@ -7,12 +7,21 @@
 
 namespace moetape::inline v0 {
 
+template <class Visit>
+void WriterTable::for_open_steps(int writer, Visit visit) const {
+  for (const auto& open : writers_[writer].open) {
+    const uint64_t step = open.load(std::memory_order_acquire);
+    if (step != 0 && step > landed_step(writer)) visit(step);
+  }
+}
+
 Result<int> WriterTable::add_writer() {
   std::lock_guard lock(mutex_);
   for (int i = kHost + 1; i < kMaxWriters; ++i) {
     if (writers_[i].used) continue;
     writers_[i].used = true;
     writers_[i].newest = 0;
+    std::atomic_ref<uint64_t>(landed_[i]).store(0, std::memory_order_relaxed);
     num_writers_.store(std::max(num_writers_.load(std::memory_order_relaxed), i + 1),
                        std::memory_order_release);
     return i;
@@ -66,8 +75,9 @@ Result<uint64_t> WriterTable::submit(int writer, std::optional<int64_t> step) {
     return fail(ErrorCode::kStepOrder, "step: all {} steps are used up", kMaxStep);
   }
   const uint64_t submitted = step ? static_cast<uint64_t>(*step) : last + 1;
+  const uint64_t landed = landed_step(writer);  // 0 is no step
   auto free = std::find_if(entry.open.begin(), entry.open.end(),
-                           [](const auto& open) { return open.load(std::memory_order_relaxed) == 0; });
+                           [&](const auto& open) { return open.load(std::memory_order_relaxed) <= landed; });
   if (free == entry.open.end()) {
     return fail(ErrorCode::kCapacity, "steps of one lane under way: expected at most {}, got one more",
                 kMaxOpenSteps);
@@ -96,10 +106,9 @@ StepsUnderWay WriterTable::under_way(uint64_t as_of) const {
   StepsUnderWay found;
   const int num_writers = num_writers_.load(std::memory_order_acquire);
   for (int i = 0; i < num_writers; ++i) {
-    for (const auto& open : writers_[i].open) {
-      const uint64_t step = open.load(std::memory_order_acquire);
+    for_open_steps(i, [&](uint64_t step) {
       if (step <= as_of) found.newest_open = std::max(found.newest_open, step);
-    }
+    });
     const uint64_t lost = writers_[i].lost.load(std::memory_order_acquire);
     if (lost <= as_of) found.newest_lost = std::max(found.newest_lost, lost);
   }
@@ -107,14 +116,10 @@ StepsUnderWay WriterTable::under_way(uint64_t as_of) const {
 }
 
 bool WriterTable::any_open_before(uint64_t step) const {
+  bool found = false;
   const int num_writers = num_writers_.load(std::memory_order_acquire);
-  for (int i = 0; i < num_writers; ++i) {
-    for (const auto& open : writers_[i].open) {
-      const uint64_t found = open.load(std::memory_order_acquire);
-      if (found != 0 && found < step) return true;
-    }
-  }
-  return false;
+  for (int i = 0; i < num_writers; ++i) for_open_steps(i, [&](uint64_t open) { found |= open < step; });
+  return found;
 }
 
 }  // namespace moetape::inline v0

@@ -112,6 +112,7 @@ def test_exceptions_are_errors_of_moetape(kind: type[mt.Error]) -> None:
         (mt.TimeoutError, builtins.TimeoutError),
         (mt.ClosedError, ValueError),
         (mt.IoError, OSError),
+        (mt.DeviceFailedError, RuntimeError),
     ],
 )
 def test_exceptions_are_what_python_calls_the_notion(kind: type[mt.Error], builtin: type[Exception]) -> None:

@@ -64,14 +64,11 @@ Result<Lane> Lane::create(const RouteSpec& spec, int64_t max_rows, const std::ma
 
 Lane::Lane(RouteSpec spec, int64_t max_rows, const std::map<int32_t, IdMap>* id_maps, Segment memory)
     : spec_(std::move(spec)),
-      max_rows_(max_rows),
+      log_(spec_, max_rows),
       id_maps_(id_maps),
       memory_(std::move(memory)),
       faults_(static_cast<size_t>(max_rows)),
-      offenders_(static_cast<size_t>(max_rows), Offender{.layer = -1}),
-      extents_(static_cast<size_t>(spec_.num_moe_layers())),
-      captured_(static_cast<size_t>(spec_.num_moe_layers())) {
-  for (auto& extents : extents_) extents.reserve(4);
+      offenders_(static_cast<size_t>(max_rows), Offender{.layer = -1}) {
   if (!id_maps->empty())
     mapped_.resize(static_cast<size_t>(kMappedRows * (spec_.top_k() + spec_.shared_columns())));
 }
@@ -81,74 +78,12 @@ void Lane::clear() {
     std::fill(faults_.begin(), faults_.end(), uint8_t{0});
     for (Offender& offender : offenders_) offender.layer = -1;
   }
-  for (auto& extents : extents_) extents.clear();
-  std::fill(captured_.begin(), captured_.end(), uint8_t{0});
+  log_.clear();
   any_faults_ = false;
-  fault_.reset();
-  touched_ = false;
-}
-
-void Lane::fail_step(const Error& error) {
-  touched_ = true;
-  if (!fault_) fault_ = error;
-}
-
-Status Lane::check(int32_t layer, const IdsView& ids, int64_t offset) const {
-  const int64_t top_k = spec_.top_k();
-  const int64_t all_columns = top_k + spec_.shared_columns();
-  if (ids.num_columns != top_k && ids.num_columns != all_columns) {
-    return spec_.shared_columns() == 0
-               ? fail(ErrorCode::kWrongShape, "ids of layer {}: expected {} columns (top_k), got {}", layer,
-                      top_k, ids.num_columns)
-               : fail(ErrorCode::kWrongShape,
-                      "ids of layer {}: expected {} columns (top_k) or {} (with shared columns), got {}",
-                      layer, top_k, all_columns, ids.num_columns);
-  }
-  if (offset < 0) {
-    return fail(ErrorCode::kOutOfRange, "offset of layer {}: expected 0 or more, got {}", layer, offset);
-  }
-  if (offset > max_rows_ || ids.num_rows > max_rows_ - offset) {
-    return fail(ErrorCode::kCapacity, "layer {}: needs {} rows, the lane has {} (max_rows)", layer,
-                static_cast<uint64_t>(offset) + static_cast<uint64_t>(ids.num_rows), max_rows_);
-  }
-  return {};
-}
-
-Status Lane::add_extent(int32_t layer, int32_t column, Extent extent) {
-  auto& extents = extents_[static_cast<size_t>(column)];
-  captured_[static_cast<size_t>(column)] = 1;
-  if (extent.begin == extent.end) return {};
-  auto next = std::find_if(extents.begin(), extents.end(), [&](Extent e) { return e.end >= extent.begin; });
-  const auto overlap = std::find_if(next, extents.end(), [&](Extent e) { return e.end > extent.begin; });
-  if (overlap != extents.end() && overlap->begin < extent.end) {
-    return fail(ErrorCode::kAlreadyCaptured,
-                "layer {} rows [{}, {}) already captured in this step; got rows [{}, {})", layer,
-                std::max(overlap->begin, extent.begin), std::min(overlap->end, extent.end), extent.begin,
-                extent.end);
-  }
-  if (next != extents.end() && next->end == extent.begin) {
-    next->end = extent.end;
-    if (const auto behind = next + 1; behind != extents.end() && behind->begin == next->end) {
-      next->end = behind->end;
-      extents.erase(behind);
-    }
-  } else if (next != extents.end() && next->begin == extent.end) {
-    next->begin = extent.begin;
-  } else {
-    extents.insert(next, extent);
-  }
-  return {};
 }
 
 Status Lane::capture(int32_t layer, const IdsView& ids, int64_t offset) {
-  MOETAPE_ASSIGN(const int32_t column, spec_.column_of(layer));
-  touched_ = true;
-  Status status = check(layer, ids, offset);
-  if (status) status = add_extent(layer, column, {offset, offset + ids.num_rows});
-  if (!status) {
-    fail_step(status.error());
-    return status;
-  }
+  MOETAPE_ASSIGN(const int32_t column, log_.add(layer, ids, offset));
   const auto map = id_maps_->find(layer);
   narrow(layer, column, ids, offset, map == id_maps_->end() ? nullptr : &map->second);
   return {};
@@ -223,36 +158,6 @@ Offender Lane::find_offender(int32_t layer, const IdsView& ids, int64_t row, con
     }
   }
   return offender(0, RowFault::kTooLarge);
-}
-
-template <class Wrong>
-std::vector<int32_t> Lane::layers_where(Wrong wrong) const {
-  std::vector<int32_t> layers;
-  for (size_t column = 0; column < extents_.size(); ++column) {
-    if (wrong(column)) layers.push_back(spec_.layers()[column]);
-  }
-  return layers;
-}
-
-Result<int64_t> Lane::finish() const {
-  if (fault_) return Failure(*fault_);
-  const auto uncaptured = layers_where([&](size_t column) { return captured_[column] == 0; });
-  if (!uncaptured.empty()) {
-    return fail(ErrorCode::kNotCaptured, "layers [{}]: expected ids in this step, got none",
-                fmt::join(uncaptured, ", "));
-  }
-  int64_t rows = 0;
-  for (const auto& extents : extents_) rows = std::max(rows, extents.empty() ? 0 : extents.back().end);
-  const auto partial = layers_where([&](size_t column) {
-    const auto& extents = extents_[column];
-    const bool whole = extents.size() == 1 && extents[0].begin == 0 && extents[0].end == rows;
-    return !whole && !(rows == 0 && extents.empty());
-  });
-  if (!partial.empty()) {
-    return fail(ErrorCode::kWrongShape, "layers [{}]: expected rows [0, {}) as other layers have, got fewer",
-                fmt::join(partial, ", "), rows);
-  }
-  return rows;
 }
 
 }  // namespace moetape::inline v0

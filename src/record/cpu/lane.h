@@ -7,19 +7,13 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "memory/segment.h"
 #include "moetape/recorder.h"
+#include "record/capture_log.h"
 
 namespace moetape::inline v0 {
-
-// Rows [begin, end) of a batch.
-struct Extent {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
 
 class Lane {
  public:
@@ -29,15 +23,15 @@ class Lane {
 
   // Forgets everything.
   void clear();
-  bool touched() const { return touched_; }
+  bool touched() const { return log_.touched(); }
 
   // As Recorder::capture. A structural fault is remembered and comes back from finish().
   Status capture(int32_t layer, const IdsView& ids, int64_t offset);
   // Remembers a fault that the caller found in this step; the first one counts.
-  void fail_step(const Error& error);
+  void fail_step(const Error& error) { log_.fail_step(error); }
 
   // The rows of the batch, if every layer has rows [0, n) with one n.
-  Result<int64_t> finish() const;
+  Result<int64_t> finish() const { return log_.finish(); }
 
   int64_t row_stride() const { return spec_.row_stride(); }
   const std::byte* row(int64_t index) const { return memory_.data() + index * spec_.row_stride(); }
@@ -48,28 +42,20 @@ class Lane {
 
  private:
   Lane(RouteSpec spec, int64_t max_rows, const std::map<int32_t, IdMap>* id_maps, Segment memory);
-  Status check(int32_t layer, const IdsView& ids, int64_t offset) const;
-  Status add_extent(int32_t layer, int32_t column, Extent extent);
   void narrow(int32_t layer, int32_t column, const IdsView& ids, int64_t offset, const IdMap* map);
   bool narrow_rows(int32_t column, const IdsView& ids, int64_t offset);
   IdsView map_rows(const IdsView& ids, const IdMap& map);
   int64_t logical_id(int64_t id, const IdMap* map) const;
   Offender find_offender(int32_t layer, const IdsView& ids, int64_t row, const IdMap* map) const;
-  template <class Wrong>
-  std::vector<int32_t> layers_where(Wrong wrong) const;  // of the columns that are
 
   RouteSpec spec_;
-  int64_t max_rows_;
+  CaptureLog log_;
   const std::map<int32_t, IdMap>* id_maps_;
   Segment memory_;
-  std::vector<uint8_t> faults_;               // simd::RowFault bits of a row
-  std::vector<Offender> offenders_;           // of rows with faults
-  std::vector<std::vector<Extent>> extents_;  // by column, disjoint, ascending, joined where they touch
-  std::vector<uint8_t> captured_;             // by column; a capture of no rows counts
-  std::vector<int32_t> mapped_;               // scratch of map_rows
+  std::vector<uint8_t> faults_;      // simd::RowFault bits of a row
+  std::vector<Offender> offenders_;  // of rows with faults
+  std::vector<int32_t> mapped_;      // scratch of map_rows
   bool any_faults_ = false;
-  std::optional<Error> fault_;
-  bool touched_ = false;
 };
 
 }  // namespace moetape::inline v0

@@ -1,4 +1,4 @@
-#include "record/commit.h"
+#include "record/cpu/commit.h"
 
 #include <algorithm>
 #include <array>
@@ -8,54 +8,13 @@
 #include "base/memory_guard.h"
 
 namespace moetape::inline v0 {
-namespace {
-
-Status check_versions(const CommitOptions& options, int64_t num_tokens) {
-  uint32_t largest = options.version;
-  if (options.versions) {
-    const auto num_versions = static_cast<int64_t>(options.versions->size());
-    if (num_versions != num_tokens) {
-      return fail(ErrorCode::kWrongShape, "versions: expected {}, one per slot, got {}", num_tokens,
-                  num_versions);
-    }
-    largest = num_versions == 0 ? 0 : *std::ranges::max_element(*options.versions);
-  }
-  if (largest > kMaxVersion) {
-    return fail(ErrorCode::kStepOrder, "version: expected 0 to {}, got {}", kMaxVersion, largest);
-  }
-  return {};
-}
-
-}  // namespace
 
 Commit::Commit(StoreWriter writer, int64_t max_rows)
-    : writer_(std::move(writer)), seen_(writer_.store().options.num_slots) {
-  slots_.reserve(static_cast<size_t>(max_rows));
-}
-
-// Fills slots_; the first slot that is out of range or stands twice is the error.
-Status Commit::resolve(const Slots& slots) {
-  const Store::Impl& store = writer_.store();
-  slots_.clear();
-  MOETAPE_TRY(Store::Impl::check_size(slots, "slots"));
-  slots_.resize(static_cast<size_t>(slots.size()));
-  Status status = store.resolve(slots, "slots", 0, slots.size(), slots_.data());
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i] < 0) continue;
-    store.plane.expect(slots_[i]);
-    if (seen_.add(slots_[i]) || !status) continue;
-    status = fail(ErrorCode::kInvalidArgument, "slots[{}]: expected every slot once in a step, got {} twice",
-                  i, slots_[i]);
-  }
-  for (const int64_t slot : slots_) {
-    if (slot >= 0) seen_.remove(slot);
-  }
-  return status;
-}
+    : writer_(std::move(writer)), slots_(writer_.store().options.num_slots, max_rows) {}
 
 Result<Placement> Commit::check(const Lane& lane, const Slots& slots, const Layout& layout,
                                 const CommitOptions& options) {
-  MOETAPE_TRY(resolve(slots));
+  MOETAPE_TRY(slots_.resolve(writer_.store(), slots));
   MOETAPE_TRY(check_versions(options, slots.size()));
   const bool idle = !lane.touched() && slots.size() == 0;  // a rank without tokens in this step
   if (idle) return Placement{};
@@ -84,9 +43,7 @@ Result<CommitReport> Commit::run(const Lane& lane, const Slots& slots, const Lay
   return report;
 }
 
-void Commit::refuse_all(uint64_t step) {
-  writer_.refuse(slots_.data(), static_cast<int64_t>(slots_.size()), step);
-}
+void Commit::refuse_all(uint64_t step) { writer_.refuse(slots_.data(), slots_.size(), step); }
 
 void Commit::place(const Lane& lane, const Placement& placement, const CommitOptions& options,
                    CommitReport& report) {

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "moetape/recorder.h"
 #include "record/cpu/lane.h"
-#include "record/slot_set.h"
+#include "record/step_slots.h"
 #include "store/store_writer.h"
 
 namespace moetape::inline v0 {
@@ -15,7 +14,9 @@ class Commit {
  public:
   Commit(StoreWriter writer, int64_t max_rows);
   // What it holds beside the lane.
-  static int64_t required_bytes(int64_t num_slots, int64_t max_rows) { return num_slots / 8 + max_rows * 8; }
+  static int64_t required_bytes(int64_t num_slots, int64_t max_rows) {
+    return StepSlots::required_bytes(num_slots, max_rows);
+  }
 
   // Places every row of this rank that is good and has a slot, and refuses the slots of those that are not.
   // On an error all slots in range are refused and nothing else is touched.
@@ -23,7 +24,6 @@ class Commit {
                            const CommitOptions& options);
 
  private:
-  Status resolve(const Slots& slots);
   Result<Placement> check(const Lane& lane, const Slots& slots, const Layout& layout,
                           const CommitOptions& options);
   void refuse_all(uint64_t step);
@@ -34,8 +34,7 @@ class Commit {
                         Stamp* stamps, CommitReport& report) const;
 
   StoreWriter writer_;
-  SlotSet seen_;
-  std::vector<int64_t> slots_;  // of this step; -1 = no place, or not in range
+  StepSlots slots_;
 };
 
 }  // namespace moetape::inline v0
