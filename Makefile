@@ -23,10 +23,13 @@ COMPILE := cmake --build --parallel $(JOBS) --preset
 CTEST := ctest --no-tests=error --parallel $(JOBS) --preset
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8
 
-CXX_FILES = $(shell find include src python/bindings report cli tests fuzz bench examples engines -name '*.h' -o -name '*.cc' 2>/dev/null)
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc 2>/dev/null | head -n 1)
+GPU_TEST := build/gpu-test/tests/gpu/moetape_gpu_test
+
+CXX_FILES = $(shell find include src python/bindings report cli tests fuzz bench examples engines -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null)
 BENCH_ENV := GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000
 
-.PHONY: help setup peers configure python build browser demo test test-release test-python asan tsan fuzz nightly bench lint tidy format clean distclean
+.PHONY: help setup peers configure python build browser demo test test-release test-python gpu-test test-cuda test-gpu asan tsan fuzz nightly bench lint tidy format clean distclean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -61,7 +64,7 @@ build: configure  ## library, C++ tests and the Python extension, into build/rel
 demo: python  ## serve, record, ship and replay a small model (MODEL=folder for a checkpoint of yours)
 	@$(BIN)/python examples/demo.py $(if $(MODEL),--model "$(MODEL)")
 
-test: test-release test-python asan tsan fuzz  ## everything
+test: test-release test-python test-cuda asan tsan fuzz  ## everything
 	@echo "moetape: all tests passed"
 
 test-release: build
@@ -72,6 +75,16 @@ browser:
 
 test-python: build peers browser  ## Python tests (BROWSER= where another Chromium is at hand)
 	@$(PYTEST)
+
+gpu-test: setup
+	@$(CONFIGURE) gpu-test
+	@$(COMPILE) gpu-test --target moetape_gpu_test
+
+test-cuda: $(if $(NVCC),gpu-test)  ## compile for CUDA where there is nvcc, and run what needs no GPU
+	@$(if $(NVCC),DRY_RUN=1 OUT=build/gpu-test/dry-run tests/gpu/run $(GPU_TEST),echo "test-cuda: no nvcc here; the kernels' bodies ran on the CPU alone")
+
+test-gpu: gpu-test  ## what only a GPU can prove, and the benchmark there, into OUT (bench/results)
+	@tests/gpu/run $(GPU_TEST)
 
 asan: setup  ## C++ tests under the address and undefined-behaviour sanitizers
 	@$(CONFIGURE) asan
@@ -89,6 +102,7 @@ fuzz: setup  ## every decoder and the reader of tapes against libFuzzer, FUZZ_SE
 	@fuzz/run build/fuzz/fuzz $(FUZZ_SECONDS) $(JOBS)
 
 nightly: export MOETAPE_TEST_OPS := 1000000
+nightly: export MOETAPE_TEST_FULL := 1
 nightly: FUZZ_SECONDS := 600
 nightly: build peers browser fuzz  ## the random tests with ten times the operations
 	@$(CTEST) release

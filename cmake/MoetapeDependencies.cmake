@@ -1,5 +1,7 @@
 # Libraries from outside, under one kind of name: moetape_external_<name>. Nothing is downloaded.
 
+option(MOETAPE_STANDALONE "Programs that need no library but C's where they run: one instruction set, fmt from headers" OFF)
+
 # The rule for Highway is shared with the installed package, which needs it at link time.
 include("${CMAKE_CURRENT_LIST_DIR}/MoetapeFindHighway.cmake")
 find_package(fmt REQUIRED)
@@ -8,10 +10,14 @@ find_package(Threads REQUIRED)
 find_path(MOETAPE_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 
 add_library(moetape_external_hwy INTERFACE)
-target_link_libraries(moetape_external_hwy INTERFACE moetape::highway)
-
 add_library(moetape_external_fmt INTERFACE)
-target_link_libraries(moetape_external_fmt INTERFACE fmt::fmt)
+if(MOETAPE_STANDALONE)
+  target_compile_definitions(moetape_external_hwy INTERFACE HWY_COMPILE_ONLY_STATIC)
+  target_link_libraries(moetape_external_fmt INTERFACE fmt::fmt-header-only)
+else()
+  target_link_libraries(moetape_external_hwy INTERFACE moetape::highway)
+  target_link_libraries(moetape_external_fmt INTERFACE fmt::fmt)
+endif()
 
 add_library(moetape_external_simdjson INTERFACE)
 target_link_libraries(moetape_external_simdjson INTERFACE simdjson::simdjson)

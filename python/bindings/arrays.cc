@@ -30,8 +30,10 @@ struct ExchangeApi {
 
 // DLPack's numbers of devices.
 constexpr int32_t kCpu = 1;
+constexpr int32_t kCuda = 2;
 constexpr int32_t kCudaHost = 3;
 constexpr int32_t kRocmHost = 11;
+constexpr int32_t kCudaManaged = 13;
 
 std::string device_name(int32_t type, int32_t id) {
   switch (type) {
@@ -46,12 +48,6 @@ std::string device_name(int32_t type, int32_t id) {
     default:
       return fmt::format("DLPack device {}:{}", type, id);
   }
-}
-
-void require_cpu(const char* name, int32_t device_type, int32_t device_id) {
-  if (device_type == kCpu || device_type == kCudaHost || device_type == kRocmHost) return;
-  raise(ErrorCode::kUnsupported, "{}: expected an array in CPU memory, got one on {}", name,
-        device_name(device_type, device_id));
 }
 
 std::optional<IntType> int_type(bool is_signed, int64_t bytes) {
@@ -107,7 +103,7 @@ nb::object truth_bytes(nb::handle object, const char* name) {
 
 }  // namespace
 
-Array::Array(nb::handle object, const char* name) : name_(name) {
+Array::Array(nb::handle object, const char* name, Where where) : name_(name), where_(where) {
   // Its buffer holds what is masked too.
   if (std::string_view(Py_TYPE(object.ptr())->tp_name) == "MaskedArray") {
     raise(ErrorCode::kWrongType, "{}: expected an array of integers, got a masked array", name_);
@@ -121,6 +117,14 @@ Array::Array(nb::handle object, const char* name) : name_(name) {
   }
   // What tracing tools put in the place of a tensor has none.
   if (data_ == nullptr && size() > 0) raise_wrong_type(name_, "an array with data", object);
+}
+
+void Array::require_place(int32_t device_type, int32_t device_id) {
+  if (device_type == kCpu || device_type == kCudaHost || device_type == kRocmHost) return;
+  on_device_ = where_ == Where::kCpuOrCuda && (device_type == kCuda || device_type == kCudaManaged);
+  if (on_device_) return;
+  raise(ErrorCode::kUnsupported, "{}: expected an array in {} memory, got one on {}", name_,
+        where_ == Where::kCpu ? "CPU" : "CPU or CUDA", device_name(device_type, device_id));
 }
 
 void Array::raise_no_integers(nb::handle object) const {
@@ -208,7 +212,7 @@ void Array::view_dlpack(nb::handle object) {
   std::pair<int32_t, int32_t> device;
   // Asked first: the import of another device's array fails without saying so.
   if (!nb::try_cast(nb::object(object.attr("__dlpack_device__")()), device)) raise_no_integers(object);
-  require_cpu(name_, device.first, device.second);
+  require_place(device.first, device.second);
   if (!nb::try_cast(object, imported_, false)) raise_no_integers(object);
   nb::dlpack::dltensor tensor;
   tensor.data = const_cast<void*>(imported_.data());
@@ -221,7 +225,7 @@ void Array::view_dlpack(nb::handle object) {
 }
 
 void Array::view_tensor(const nb::dlpack::dltensor& tensor, nb::handle object) {
-  require_cpu(name_, tensor.device.device_type, tensor.device.device_id);
+  require_place(tensor.device.device_type, tensor.device.device_id);
   const auto code = static_cast<nb::dlpack::dtype_code>(tensor.dtype.code);
   const bool is_signed = code == nb::dlpack::dtype_code::Int;
   const bool is_integer = is_signed || code == nb::dlpack::dtype_code::UInt;

@@ -28,13 +28,19 @@ struct OptionalArrayArg : Arg {
   static constexpr auto kStubName = nb::detail::const_name("numpy.typing.ArrayLike | None");
 };
 
+// Whose memory an array may be in.
+enum class Where : uint8_t { kCpu, kCpuOrCuda };
+
 // An integer array that lives as long as this does. Bool, floats, foreign byte order: WrongTypeError; memory
-// that the CPU does not read: UnsupportedError naming the device; more than 4 dimensions: WrongShapeError.
+// that it may not be in: UnsupportedError naming the device; more than 4 dimensions: WrongShapeError. Nothing
+// waits for a device.
 class Array {
  public:
   static constexpr int kMaxDims = 4;
 
-  Array(nb::handle object, const char* name);
+  Array(nb::handle object, const char* name, Where where = Where::kCpu);
+
+  bool on_device() const { return on_device_; }
 
   const void* data() const { return data_; }
   void* mutable_data() const { return read_only_ ? nullptr : data_; }
@@ -70,7 +76,11 @@ class Array {
   void set_num_dims(int num_dims);
   [[noreturn]] void raise_no_integers(nb::handle object) const;
 
+  void require_place(int32_t device_type, int32_t device_id);
+
   const char* name_;
+  Where where_;
+  bool on_device_ = false;
   void* data_ = nullptr;
   IntType type_ = IntType::kInt64;
   bool read_only_ = true;

@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -25,17 +27,45 @@ constexpr const char* kClassDoc =
 
 max_rows: router rows of the largest forward (the gathered batch). lanes: staging buffers; overlapped micro-batches
 use different ones, and one thread at a time uses one. id_maps: moetape.layout.IdMap by global layer, where routers
-give physical ids. memory_limit: bytes. Keeps the store alive. Raises InvalidArgumentError naming what does not
-fit, MemoryLimitError.)";
+give physical ids. memory_limit: bytes. device: "cpu", or "cuda:0": lanes in device memory, ids of CUDA tensors,
+commits by a kernel (docs/cuda.md). commit_path: "mapped" (the kernel writes into the store) or "packed" (one copy
+brings the rows, and whoever asks the ticket places them). Keeps the store alive. Raises InvalidArgumentError naming
+what does not fit, MemoryLimitError, and UnsupportedError where build, machine or spec have no device lanes.)";
 
 constexpr const char* kCaptureDoc =
     R"(One layer's ids of rows [offset, offset + n) of the batch, in a router's hook. Keeps the GIL.
 
 layer: global index. ids: integers [n, top_k] or [n, top_k + shared_columns] in CPU memory, any strides: NumPy, torch,
-the buffer protocol or DLPack; read during the call, not copied before. An id that is no expert makes its row
+the buffer protocol or DLPack; read during the call, not copied before. On a device: a tensor there, read by a kernel
+on `stream` (an int, or what has cuda_stream; None: the default stream), which the caller orders behind what wrote
+them; nothing waits. An id that is no expert makes its row
 missing (counted in the ticket's report). Raises OutOfRangeError for a layer that is not recorded, WrongTypeError,
 WrongShapeError, CapacityError, and AlreadyCapturedError for rows captured twice; after any but the first the step fails
 at commit.)";
+
+constexpr const char* kCaptureRawDoc =
+    R"(As capture, for callers who have the address of device memory and no tensor.
+
+pointer: of element [0, 0]. stride: elements from one row to the next; columns lie side by side. dtype: of the ids.
+UnsupportedError on the CPU.)";
+
+constexpr const char* kPrepareDoc =
+    R"(The half of commit that is never in a CUDA graph; arguments and errors as commit.
+
+Before every replay of a graph that holds launch(), on the stream of the replay. After an error the launch of that
+replay commits nothing. UnsupportedError on the CPU.)";
+
+constexpr const char* kLaunchDoc =
+    R"(The other half of commit: one kernel on `stream`, behind the forward, which a CUDA graph may hold.
+
+Raises NotCapturedError where a stream under capture did not see all layers, InvalidArgumentError for a launch,
+outside a capture, that nobody prepared, UnsupportedError on the CPU.)";
+
+constexpr const char* kLayerBufferDoc =
+    R"(A layer's rows of a lane in device memory, for a router that writes its choice itself.
+
+From now on that is the router's duty in every forward; what it leaves out is missing, and the ticket's report says so.
+Raises UnsupportedError on the CPU and for a layer with an IdMap, OutOfRangeError.)";
 
 constexpr const char* kCommitDoc =
     R"(Ends the step: its rows go to the store under `slots`, which name all tokens of this rank's step.
@@ -50,6 +80,7 @@ not 1-D): nothing was done, the step is still open.)";
 struct RecorderHandle {
   std::unique_ptr<Recorder> recorder;
   std::unique_ptr<bool[]> busy;  // by lane
+  Where where = Where::kCpu;     // that ids and slots may be
 
   // A lane that does not exist is the recorder's to refuse.
   Busy use(int lane) {
@@ -72,9 +103,50 @@ struct OptionalIdMapsArg : Arg {
   static constexpr auto kStubName = nb::detail::const_name("dict[int, IdMap] | None");
 };
 
+// "cpu", "cuda", "cuda:1", or a torch.device.
+std::optional<CudaOptions> cuda_options(nb::handle device, StrArg path_arg) {
+  const std::string text = nb::str(device).c_str();
+  const std::string_view path = path_arg.get("commit_path");
+  if (path != "mapped" && path != "packed")
+    raise(ErrorCode::kInvalidArgument, "commit_path: expected mapped or packed, got \"{}\"", path);
+  if (text == "cpu") return std::nullopt;
+  CudaOptions cuda;
+  cuda.path = path == "mapped" ? CommitPath::kMapped : CommitPath::kPacked;
+  const char* end = text.data() + text.size();
+  const bool named = text.starts_with("cuda:");
+  const auto parsed =
+      named ? std::from_chars(text.data() + 5, end, cuda.device) : std::from_chars_result{end, {}};
+  if ((named || text == "cuda") && parsed.ptr == end && parsed.ec == std::errc() && cuda.device >= 0)
+    return cuda;
+  raise(ErrorCode::kInvalidArgument, "device: expected cpu or cuda:N, got \"{}\"", text);
+}
+
+struct DeviceArg : Arg {
+  static constexpr auto kStubName = nb::detail::const_name("object");
+};
+
+struct StreamArg : Arg {
+  static constexpr auto kStubName = nb::detail::const_name("object");
+  StreamHandle get() const {
+    if (object.is_none()) return nullptr;
+    nb::object handle = nb::borrow(object);
+    if (nb::hasattr(object, "cuda_stream")) handle = object.attr("cuda_stream");
+    // The word of an address may stand above what a signed one holds.
+    if (!PyLong_Check(handle.ptr()) || PyBool_Check(handle.ptr()))
+      raise_wrong_type("stream", "an int, an object with cuda_stream, or None", object);
+    const unsigned long long address = PyLong_AsUnsignedLongLong(handle.ptr());
+    if (PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      raise(ErrorCode::kOutOfRange, "stream: expected an address, got {}", nb::str(handle).c_str());
+    }
+    return reinterpret_cast<StreamHandle>(address);
+  }
+};
+
 RecorderOptions recorder_options(IntArg max_rows, IntArg lanes, OptionalIdMapsArg id_maps,
-                                 OptionalIntArg memory_limit) {
+                                 OptionalIntArg memory_limit, DeviceArg device, StrArg commit_path) {
   RecorderOptions options;
+  options.cuda = cuda_options(device.object, commit_path);
   options.max_rows = max_rows.get("max_rows");
   options.num_lanes = lanes.as<int>("lanes");
   options.id_maps = id_maps_from(id_maps.object);
@@ -83,17 +155,20 @@ RecorderOptions recorder_options(IntArg max_rows, IntArg lanes, OptionalIdMapsAr
 }
 
 void init_recorder(RecorderHandle* self, ObjectArg<StoreHandle> store, IntArg max_rows, IntArg lanes,
-                   const OptionalIdMapsArg& id_maps, OptionalIntArg memory_limit) {
-  const RecorderOptions options = recorder_options(max_rows, lanes, id_maps, memory_limit);
+                   const OptionalIdMapsArg& id_maps, OptionalIntArg memory_limit, DeviceArg device,
+                   StrArg commit_path) {
+  const RecorderOptions options =
+      recorder_options(max_rows, lanes, id_maps, memory_limit, device, commit_path);
   std::unique_ptr<Recorder> recorder = unwrap(Recorder::create(store.get("store").store, options));
   auto busy = std::make_unique<bool[]>(static_cast<size_t>(recorder->num_lanes()));
-  new (self) RecorderHandle{std::move(recorder), std::move(busy)};
+  const Where where = options.cuda ? Where::kCpuOrCuda : Where::kCpu;
+  new (self) RecorderHandle{std::move(recorder), std::move(busy), where};
 }
 
-void begin(RecorderHandle& self, IntArg lane_arg) {
+void begin(RecorderHandle& self, IntArg lane_arg, StreamArg stream) {
   const int lane = lane_arg.as<int>("lane");
   const Busy busy = self.use(lane);
-  unwrap(self.recorder->begin(lane));
+  unwrap(self.recorder->begin(lane, stream.get()));
 }
 
 // Ids that are no integers, or of the wrong number of dimensions, never reach the recorder: it is told, so
@@ -110,19 +185,36 @@ void telling(RecorderHandle& self, IntArg lane_arg, Function&& function) {
   }
 }
 
-void capture(RecorderHandle& self, IntArg layer, ArrayArg ids, IntArg lane_arg, IntArg offset) {
+void capture(RecorderHandle& self, IntArg layer, ArrayArg ids, IntArg lane_arg, IntArg offset,
+             StreamArg stream) {
   std::optional<Array> array;
   IdsView view;
   telling(self, lane_arg, [&] {
-    array.emplace(ids.object, "ids");
+    array.emplace(ids.object, "ids", self.where);
     view = ids_view(*array);
   });
   const int lane = lane_arg.as<int>("lane");
   const Busy busy = self.use(lane);
-  unwrap(self.recorder->capture(layer.as<int32_t>("layer"), view, lane, offset.get("offset")));
+  unwrap(self.recorder->capture(layer.as<int32_t>("layer"), view, lane, offset.get("offset"), stream.get()));
 }
 
-void capture_all(RecorderHandle& self, ArrayArg ids, IntArg lane_arg, StrArg order_arg) {
+void capture_raw(RecorderHandle& self, IntArg layer, StreamArg pointer, IntArg rows, IntArg columns,
+                 IntArg stride, AnyArg dtype, IntArg lane_arg, IntArg offset, StreamArg stream) {
+  if (self.where == Where::kCpu)
+    raise(ErrorCode::kUnsupported, "capture_raw: expected a recorder on a device, this one is on the CPU");
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const IdsView view = {.data = pointer.get(),
+                        .type = int_type_from(dtype.object, "dtype"),
+                        .num_rows = rows.get("rows", 0, kMost),
+                        .num_columns = columns.get("columns", 0, kMost),
+                        .row_stride = stride.get("stride", -kMost, kMost),
+                        .column_stride = 1};
+  const int lane = lane_arg.as<int>("lane");
+  const Busy busy = self.use(lane);
+  unwrap(self.recorder->capture(layer.as<int32_t>("layer"), view, lane, offset.get("offset"), stream.get()));
+}
+
+void capture_all(RecorderHandle& self, ArrayArg ids, IntArg lane_arg, StrArg order_arg, StreamArg stream) {
   const std::string_view order = order_arg.get("order");
   if (order != "ltk" && order != "tlk") {
     raise(ErrorCode::kInvalidArgument, "order: expected ltk or tlk, got \"{}\"", order);
@@ -131,7 +223,7 @@ void capture_all(RecorderHandle& self, ArrayArg ids, IntArg lane_arg, StrArg ord
   const int layer_dim = order == "ltk" ? 0 : 1;
   const int row_dim = 1 - layer_dim;
   telling(self, lane_arg, [&] {
-    checked.emplace(ids.object, "ids");
+    checked.emplace(ids.object, "ids", self.where);
     checked->require_dims(3, order == "ltk" ? "[layers, rows, columns]" : "[rows, layers, columns]");
     if (checked->shape(layer_dim) == self.recorder->spec().num_moe_layers()) return;
     raise(ErrorCode::kWrongShape, "ids: expected {} layers in order {}, got shape {}",
@@ -148,7 +240,8 @@ void capture_all(RecorderHandle& self, ArrayArg ids, IntArg lane_arg, StrArg ord
   const int lane = lane_arg.as<int>("lane");
   const Busy busy = self.use(lane);
   unwrap(long_call(array.size_bytes(), [&] {
-    return self.recorder->capture_all(first, array.stride(layer_dim), static_cast<int32_t>(num_layers), lane);
+    return self.recorder->capture_all(first, array.stride(layer_dim), static_cast<int32_t>(num_layers), lane,
+                                      stream.get());
   }));
 }
 
@@ -198,24 +291,112 @@ struct OptionalLayoutArg : Arg {
   static constexpr auto kStubName = nb::detail::make_caster<Layout>::Name + nb::detail::const_name(" | None");
 };
 
+// The slots of a tensor on a device, which the recorder reads there.
+std::optional<DeviceSlots> device_slots(const std::optional<Array>& array) {
+  if (!array || !array->on_device()) return std::nullopt;
+  array->require_dims(1, "one slot per token");
+  if (!array->contiguous())
+    raise(ErrorCode::kUnsupported, "slots: expected contiguous ones on a device, got shape {} with strides",
+          array->shape_text());
+  return DeviceSlots{array->data(), array->type(), array->shape(0)};
+}
+
+enum class Half : uint8_t { kBoth, kPrepare };
+
+template <Half half>
 Ticket commit(RecorderHandle& self, SlotsArg slots_arg, OptionalLayoutArg layout_arg, OptionalIntArg step,
-              VersionsArg version, IntArg lane_arg) {
-  const SlotList slots(slots_arg, "slots");
+              VersionsArg version, IntArg lane_arg, StreamArg stream) {
+  std::optional<Array> array;
+  const bool may_be_there = self.where == Where::kCpuOrCuda && nb::hasattr(slots_arg.object, "__dlpack__");
+  if (may_be_there) array.emplace(slots_arg.object, "slots", self.where);
+  const std::optional<DeviceSlots> there = device_slots(array);
+  std::optional<SlotList> here;
+  if (!there) here.emplace(slots_arg, "slots");
   const Layout layout =
       layout_arg.object.is_none() ? Layout::whole() : ObjectArg<Layout>{{layout_arg.object}}.get("layout");
   const Versions versions(version);
   CommitOptions options;
   options.step = step.get("step");
   options.lane = lane_arg.as<int>("lane");
+  options.stream = stream.get();
   versions.apply(options);
   const Busy busy = self.use(options.lane);
-  const int64_t work = work_bytes(slots.slots().size(), self.recorder->spec().row_bytes());
-  Result<Ticket> ticket =
-      long_call(work, [&] { return self.recorder->commit(slots.slots(), layout, options); });
+  const auto call = [&](const auto& slots) {
+    return half == Half::kBoth ? self.recorder->commit(slots, layout, options)
+                               : self.recorder->prepare(slots, layout, options);
+  };
+  const int64_t work = there ? 0 : work_bytes(here->slots().size(), self.recorder->spec().row_bytes());
+  Result<Ticket> ticket = long_call(work, [&] { return there ? call(*there) : call(here->slots()); });
   if (!ticket && ticket.error().code == ErrorCode::kStepOrder && versions.too_wide()) {
     raise(ErrorCode::kStepOrder, "version: expected 0 to {}, got {}", kMaxVersion, *versions.too_wide());
   }
   return unwrap(std::move(ticket));
+}
+
+void launch(RecorderHandle& self, IntArg lane_arg, StreamArg stream) {
+  const int lane = lane_arg.as<int>("lane");
+  const Busy busy = self.use(lane);
+  unwrap(self.recorder->launch(lane, stream.get()));
+}
+
+struct BufferHandle {
+  LayerBuffer buffer;
+  nb::object recorder;  // whose memory it is
+
+  nb::object exported() const {
+    const std::array<size_t, 2> shape = {static_cast<size_t>(buffer.num_rows),
+                                         static_cast<size_t>(buffer.num_columns)};
+    const nb::dlpack::dtype dtype =
+        buffer.type == IntType::kInt16 ? nb::dtype<int16_t>() : nb::dtype<int32_t>();
+    return nb::cast(nb::ndarray<>(buffer.data, shape.size(), shape.data(), recorder, nullptr, dtype,
+                                  nb::device::cuda::value, buffer.device));
+  }
+  nb::dict array_interface() const {
+    nb::dict result;
+    result["shape"] = nb::make_tuple(buffer.num_rows, buffer.num_columns);
+    result["typestr"] = buffer.type == IntType::kInt16 ? "<i2" : "<i4";
+    result["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(buffer.data), false);
+    result["version"] = 3;
+    result["strides"] = nb::none();
+    return result;
+  }
+};
+
+BufferHandle layer_buffer(nb::object self, IntArg layer, IntArg lane_arg) {
+  auto& handle = nb::cast<RecorderHandle&>(self);
+  const int lane = lane_arg.as<int>("lane");
+  const Busy busy = handle.use(lane);
+  return {unwrap(handle.recorder->layer_buffer(layer.as<int32_t>("layer"), lane)), std::move(self)};
+}
+
+void bind_layer_buffer(nb::module_& m) {
+  nb::class_<BufferHandle>(
+      m, "LayerBuffer",
+      "One layer's rows of a lane in device memory, [max_rows, top_k], int16 or int32. At a fixed\n"
+      "address; keeps the recorder alive. torch.from_dlpack(buffer) is a tensor of it.")
+      .def_prop_ro("data_ptr",
+                   [](const BufferHandle& self) { return reinterpret_cast<uintptr_t>(self.buffer.data); })
+      .def_prop_ro(
+          "shape",
+          [](const BufferHandle& self) {
+            return nb::make_tuple(self.buffer.num_rows, self.buffer.num_columns);
+          },
+          nb::sig("def shape(self) -> tuple[int, int]"))
+      .def_prop_ro("dtype",
+                   [](const BufferHandle& self) { return std::string(int_type_name(self.buffer.type)); })
+      .def_prop_ro("device",
+                   [](const BufferHandle& self) { return fmt::format("cuda:{}", self.buffer.device); })
+      .def_prop_ro("__cuda_array_interface__", &BufferHandle::array_interface,
+                   nb::sig("def __cuda_array_interface__(self) -> dict[str, object]"))
+      .def(
+          "__dlpack__",
+          [](const BufferHandle& self, const nb::args& args, const nb::kwargs& kwargs) {
+            return self.exported().attr("__dlpack__")(*args, **kwargs);
+          },
+          nb::sig("def __dlpack__(self, *args: object, **kwargs: object) -> object"))
+      .def(
+          "__dlpack_device__", [](const BufferHandle& self) { return nb::make_tuple(2, self.buffer.device); },
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"));
 }
 
 nb::dict counters(const RecorderHandle& self) {
@@ -251,6 +432,8 @@ std::string report_repr(const CommitReport& report) {
                                  report.num_tokens, report.num_kept);
   if (report.num_no_slot > 0) text += fmt::format(", num_no_slot={}", report.num_no_slot);
   if (report.num_elsewhere > 0) text += fmt::format(", num_elsewhere={}", report.num_elsewhere);
+  if (report.num_out_of_range > 0) text += fmt::format(", num_out_of_range={}", report.num_out_of_range);
+  if (!report.landed) text += ", landed=False";
   if (report.num_refused > 0) text += fmt::format(", refused={}", nb::repr(refused_by_fault(report)).c_str());
   return text + ")";
 }
@@ -262,8 +445,8 @@ void bind_report(nb::module_& m) {
       .def_ro("value", &Offender::value, "The id as it came; the slot where it was \"superseded\".")
       .def_prop_ro(
           "fault", [](const Offender& self) { return fault_name(self.fault); },
-          "\"negative\", \"too_large\", \"repeated\", \"shared\" (a routed id in a shared column) or\n"
-          "\"superseded\" (its slot was written in this or a later step).")
+          "\"negative\", \"too_large\", \"repeated\", \"shared\" (a routed id in a shared column),\n"
+          "\"superseded\" (its slot was written in this or a later step) or, on a device, \"unwritten\".")
       .def("__repr__", [](const Offender& self) {
         return fmt::format("Offender(layer={}, row={}, value={}, fault=\"{}\")", self.layer, self.row,
                            self.value, row_fault_name(self.fault));
@@ -276,6 +459,18 @@ void bind_report(nb::module_& m) {
               "Rows that are missing because of their ids or slot.")
       .def_ro("num_no_slot", &CommitReport::num_no_slot, "Tokens with slot -1 or the pad slot.")
       .def_ro("num_elsewhere", &CommitReport::num_elsewhere, "Tokens whose rows another rank has.")
+      .def_ro("num_out_of_range", &CommitReport::num_out_of_range,
+              "Tokens whose slot, given by the device, the store does not have.")
+      .def_ro("landed", &CommitReport::landed,
+              "False while the device is still at it: only step and num_tokens are known.")
+      .def_prop_ro(
+          "unwritten",
+          [](const CommitReport& self) {
+            nb::dict result;
+            for (const UnwrittenLayer& layer : self.unwritten) result[nb::int_(layer.layer)] = layer.num_rows;
+            return result;
+          },
+          nb::sig("def unwritten(self) -> dict[int, int]"), "On a device: rows by layer that nobody wrote.")
       .def_prop_ro("refused", &refused_by_fault, nb::sig("def refused(self) -> dict[str, int]"),
                    "Refused rows by fault; empty when none.")
       .def_prop_ro(
@@ -288,7 +483,9 @@ void bind_report(nb::module_& m) {
 }
 
 void bind_ticket(nb::module_& m) {
-  nb::class_<Ticket>(m, "Ticket", "What a commit gives. On the CPU it is ready at once. Any thread.")
+  nb::class_<Ticket>(
+      m, "Ticket",
+      "What a commit gives. On the CPU it is ready at once. Any thread; also when the recorder is gone.")
       .def_prop_ro("ready", &Ticket::ready, "Whether the rows have landed.")
       .def(
           "wait",
@@ -307,30 +504,52 @@ void bind_ticket(nb::module_& m) {
 void bind_recorder_class(nb::module_& m) {
   nb::class_<RecorderHandle>(m, "Recorder", kClassDoc)
       .def("__init__", &init_recorder, "store"_a, "max_rows"_a, "lanes"_a = 1, "id_maps"_a = nb::none(),
-           "memory_limit"_a = nb::none())
+           "memory_limit"_a = nb::none(), "device"_a = "cpu", "commit_path"_a = "mapped")
       .def_static(
           "required_bytes",
-          [](ObjectArg<RouteSpec> spec, IntArg num_slots, IntArg max_rows, IntArg lanes) {
-            return unwrap(
-                Recorder::required_bytes(spec.get("spec"), num_slots.get("num_slots"),
-                                         recorder_options(max_rows, lanes, {{nb::none()}}, {{nb::none()}})));
+          [](ObjectArg<RouteSpec> spec, IntArg num_slots, IntArg max_rows, IntArg lanes, DeviceArg device,
+             StrArg commit_path) {
+            return unwrap(Recorder::required_bytes(
+                spec.get("spec"), num_slots.get("num_slots"),
+                recorder_options(max_rows, lanes, {{nb::none()}}, {{nb::none()}}, device, commit_path)));
           },
-          "spec"_a, "num_slots"_a, "max_rows"_a, "lanes"_a = 1,
-          "Bytes that such a recorder takes, for a store of num_slots.")
+          "spec"_a, "num_slots"_a, "max_rows"_a, "lanes"_a = 1, "device"_a = "cpu",
+          "commit_path"_a = "mapped",
+          "Bytes of host memory that such a recorder takes, for a store of num_slots; pinned for a device.")
+      .def_static(
+          "required_device_bytes",
+          [](ObjectArg<RouteSpec> spec, IntArg max_rows, IntArg lanes, StrArg commit_path) {
+            const nb::str device("cuda:0");
+            return unwrap(Recorder::required_device_bytes(
+                spec.get("spec"),
+                recorder_options(max_rows, lanes, {{nb::none()}}, {{nb::none()}}, {{device}}, commit_path)));
+          },
+          "spec"_a, "max_rows"_a, "lanes"_a = 1, "commit_path"_a = "mapped",
+          "Bytes of device memory that such a recorder takes.")
       .def_prop_ro(
           "spec", [](const RecorderHandle& self) { return self.recorder->spec(); }, "The RouteSpec.")
       .def_prop_ro("max_rows", [](const RecorderHandle& self) { return self.recorder->max_rows(); })
       .def_prop_ro("lanes", [](const RecorderHandle& self) { return self.recorder->num_lanes(); })
       .def_prop_ro("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
                    "Calls and rows since creation, by name.")
-      .def("begin", &begin, "lane"_a = 0,
+      .def_prop_ro(
+          "device", [](const RecorderHandle& self) { return self.recorder->device(); },
+          "\"cpu\" or \"cuda:0\".")
+      .def("begin", &begin, "lane"_a = 0, "stream"_a = nb::none(),
            "Opens a step, dropping what a forward that was never committed left (a warm-up, a dummy run).")
-      .def("capture", &capture, "layer"_a, "ids"_a, "lane"_a = 0, "offset"_a = 0, kCaptureDoc)
-      .def("capture_all", &capture_all, "ids"_a, "lane"_a = 0, "order"_a = "ltk",
+      .def("capture", &capture, "layer"_a, "ids"_a, "lane"_a = 0, "offset"_a = 0, "stream"_a = nb::none(),
+           kCaptureDoc)
+      .def("capture_raw", &capture_raw, "layer"_a, "pointer"_a, "rows"_a, "columns"_a, "stride"_a, "dtype"_a,
+           "lane"_a = 0, "offset"_a = 0, "stream"_a = nb::none(), kCaptureRawDoc)
+      .def("capture_all", &capture_all, "ids"_a, "lane"_a = 0, "order"_a = "ltk", "stream"_a = nb::none(),
            "All layers at once: ids [layers, rows, columns] (order \"ltk\") or [rows, layers, columns] "
            "(\"tlk\").")
-      .def("commit", &commit, "slots"_a, "layout"_a = nb::none(), "step"_a = nb::none(), "version"_a = 0,
-           "lane"_a = 0, kCommitDoc);
+      .def("commit", &commit<Half::kBoth>, "slots"_a, "layout"_a = nb::none(), "step"_a = nb::none(),
+           "version"_a = 0, "lane"_a = 0, "stream"_a = nb::none(), kCommitDoc)
+      .def("prepare", &commit<Half::kPrepare>, "slots"_a, "layout"_a = nb::none(), "step"_a = nb::none(),
+           "version"_a = 0, "lane"_a = 0, "stream"_a = nb::none(), kPrepareDoc)
+      .def("launch", &launch, "lane"_a = 0, "stream"_a = nb::none(), kLaunchDoc)
+      .def("layer_buffer", &layer_buffer, "layer"_a, "lane"_a = 0, kLayerBufferDoc);
 }
 
 }  // namespace
@@ -338,6 +557,7 @@ void bind_recorder_class(nb::module_& m) {
 void bind_recorder(nb::module_& m) {
   bind_report(m);
   bind_ticket(m);
+  bind_layer_buffer(m);
   bind_recorder_class(m);
 }
 

@@ -107,6 +107,11 @@ class IoError(Error, OSError):
 
     code: str = 'io'
 
+class DeviceFailedError(Error, RuntimeError):
+    """Error of kind "device_failed", and Python's RuntimeError."""
+
+    code: str = 'device_failed'
+
 class RouteSpec:
     """
     What is recorded of one stack of a model. An immutable value; any thread.
@@ -512,8 +517,8 @@ class Offender:
     @property
     def fault(self) -> str:
         """
-        "negative", "too_large", "repeated", "shared" (a routed id in a shared column) or
-        "superseded" (its slot was written in this or a later step).
+        "negative", "too_large", "repeated", "shared" (a routed id in a shared column),
+        "superseded" (its slot was written in this or a later step) or, on a device, "unwritten".
         """
 
     def __repr__(self) -> str: ...
@@ -545,6 +550,20 @@ class CommitReport:
         """Tokens whose rows another rank has."""
 
     @property
+    def num_out_of_range(self) -> int:
+        """Tokens whose slot, given by the device, the store does not have."""
+
+    @property
+    def landed(self) -> bool:
+        """
+        False while the device is still at it: only step and num_tokens are known.
+        """
+
+    @property
+    def unwritten(self) -> dict[int, int]:
+        """On a device: rows by layer that nobody wrote."""
+
+    @property
     def refused(self) -> dict[str, int]:
         """Refused rows by fault; empty when none."""
 
@@ -555,7 +574,9 @@ class CommitReport:
     def __repr__(self) -> str: ...
 
 class Ticket:
-    """What a commit gives. On the CPU it is ready at once. Any thread."""
+    """
+    What a commit gives. On the CPU it is ready at once. Any thread; also when the recorder is gone.
+    """
 
     @property
     def ready(self) -> bool:
@@ -570,21 +591,54 @@ class Ticket:
     def report(self) -> CommitReport:
         """The CommitReport."""
 
+class LayerBuffer:
+    """
+    One layer's rows of a lane in device memory, [max_rows, top_k], int16 or int32. At a fixed
+    address; keeps the recorder alive. torch.from_dlpack(buffer) is a tensor of it.
+    """
+
+    @property
+    def data_ptr(self) -> int: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]: ...
+
+    def __dlpack__(self, *args: object, **kwargs: object) -> object: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
 class Recorder:
     """
     Takes the router's ids while a forward runs and commits them to a store behind it.
 
     max_rows: router rows of the largest forward (the gathered batch). lanes: staging buffers; overlapped micro-batches
     use different ones, and one thread at a time uses one. id_maps: moetape.layout.IdMap by global layer, where routers
-    give physical ids. memory_limit: bytes. Keeps the store alive. Raises InvalidArgumentError naming what does not
-    fit, MemoryLimitError.
+    give physical ids. memory_limit: bytes. device: "cpu", or "cuda:0": lanes in device memory, ids of CUDA tensors,
+    commits by a kernel (docs/cuda.md). commit_path: "mapped" (the kernel writes into the store) or "packed" (one copy
+    brings the rows, and whoever asks the ticket places them). Keeps the store alive. Raises InvalidArgumentError naming
+    what does not fit, MemoryLimitError, and UnsupportedError where build, machine or spec have no device lanes.
     """
 
-    def __init__(self, store: Store, max_rows: int, lanes: int = 1, id_maps: dict[int, IdMap] | None = None, memory_limit: int | None = None) -> None: ...
+    def __init__(self, store: Store, max_rows: int, lanes: int = 1, id_maps: dict[int, IdMap] | None = None, memory_limit: int | None = None, device: object = 'cpu', commit_path: str = 'mapped') -> None: ...
 
     @staticmethod
-    def required_bytes(spec: RouteSpec, num_slots: int, max_rows: int, lanes: int = 1) -> int:
-        """Bytes that such a recorder takes, for a store of num_slots."""
+    def required_bytes(spec: RouteSpec, num_slots: int, max_rows: int, lanes: int = 1, device: object = 'cpu', commit_path: str = 'mapped') -> int:
+        """
+        Bytes of host memory that such a recorder takes, for a store of num_slots; pinned for a device.
+        """
+
+    @staticmethod
+    def required_device_bytes(spec: RouteSpec, max_rows: int, lanes: int = 1, commit_path: str = 'mapped') -> int:
+        """Bytes of device memory that such a recorder takes."""
 
     @property
     def spec(self) -> RouteSpec:
@@ -600,28 +654,42 @@ class Recorder:
     def counters(self) -> dict[str, int]:
         """Calls and rows since creation, by name."""
 
-    def begin(self, lane: int = 0) -> None:
+    @property
+    def device(self) -> str:
+        """"cpu" or "cuda:0"."""
+
+    def begin(self, lane: int = 0, stream: object | None = None) -> None:
         """
         Opens a step, dropping what a forward that was never committed left (a warm-up, a dummy run).
         """
 
-    def capture(self, layer: int, ids: numpy.typing.ArrayLike, lane: int = 0, offset: int = 0) -> None:
+    def capture(self, layer: int, ids: numpy.typing.ArrayLike, lane: int = 0, offset: int = 0, stream: object | None = None) -> None:
         """
         One layer's ids of rows [offset, offset + n) of the batch, in a router's hook. Keeps the GIL.
 
         layer: global index. ids: integers [n, top_k] or [n, top_k + shared_columns] in CPU memory, any strides: NumPy, torch,
-        the buffer protocol or DLPack; read during the call, not copied before. An id that is no expert makes its row
+        the buffer protocol or DLPack; read during the call, not copied before. On a device: a tensor there, read by a kernel
+        on `stream` (an int, or what has cuda_stream; None: the default stream), which the caller orders behind what wrote
+        them; nothing waits. An id that is no expert makes its row
         missing (counted in the ticket's report). Raises OutOfRangeError for a layer that is not recorded, WrongTypeError,
         WrongShapeError, CapacityError, and AlreadyCapturedError for rows captured twice; after any but the first the step fails
         at commit.
         """
 
-    def capture_all(self, ids: numpy.typing.ArrayLike, lane: int = 0, order: str = 'ltk') -> None:
+    def capture_raw(self, layer: int, pointer: object, rows: int, columns: int, stride: int, dtype: object, lane: int = 0, offset: int = 0, stream: object | None = None) -> None:
+        """
+        As capture, for callers who have the address of device memory and no tensor.
+
+        pointer: of element [0, 0]. stride: elements from one row to the next; columns lie side by side. dtype: of the ids.
+        UnsupportedError on the CPU.
+        """
+
+    def capture_all(self, ids: numpy.typing.ArrayLike, lane: int = 0, order: str = 'ltk', stream: object | None = None) -> None:
         """
         All layers at once: ids [layers, rows, columns] (order "ltk") or [rows, layers, columns] ("tlk").
         """
 
-    def commit(self, slots: numpy.typing.ArrayLike | Blocks, layout: Layout | None = None, step: int | None = None, version: int | numpy.typing.ArrayLike = 0, lane: int = 0) -> Ticket:
+    def commit(self, slots: numpy.typing.ArrayLike | Blocks, layout: Layout | None = None, step: int | None = None, version: int | numpy.typing.ArrayLike = 0, lane: int = 0, stream: object | None = None) -> Ticket:
         """
         Ends the step: its rows go to the store under `slots`, which name all tokens of this rank's step.
 
@@ -631,6 +699,30 @@ class Recorder:
         WrongShapeError naming the layers, OutOfRangeError and InvalidArgumentError for slots, StepOrderError, ClosedError.
         Arguments that are no slots, layout or numbers of 64 bits at all (WrongTypeError, and WrongShapeError for slots that are
         not 1-D): nothing was done, the step is still open.
+        """
+
+    def prepare(self, slots: numpy.typing.ArrayLike | Blocks, layout: Layout | None = None, step: int | None = None, version: int | numpy.typing.ArrayLike = 0, lane: int = 0, stream: object | None = None) -> Ticket:
+        """
+        The half of commit that is never in a CUDA graph; arguments and errors as commit.
+
+        Before every replay of a graph that holds launch(), on the stream of the replay. After an error the launch of that
+        replay commits nothing. UnsupportedError on the CPU.
+        """
+
+    def launch(self, lane: int = 0, stream: object | None = None) -> None:
+        """
+        The other half of commit: one kernel on `stream`, behind the forward, which a CUDA graph may hold.
+
+        Raises NotCapturedError where a stream under capture did not see all layers, InvalidArgumentError for a launch,
+        outside a capture, that nobody prepared, UnsupportedError on the CPU.
+        """
+
+    def layer_buffer(self, layer: int, lane: int = 0) -> LayerBuffer:
+        """
+        A layer's rows of a lane in device memory, for a router that writes its choice itself.
+
+        From now on that is the router's duty in every forward; what it leaves out is missing, and the ticket's report says so.
+        Raises UnsupportedError on the CPU and for a layer with an IdMap, OutOfRangeError.
         """
 
 DIALECTS: tuple[str, ...]

@@ -11,6 +11,7 @@ Needs torch; imports no engine and no trainer.
 """
 
 from moetape.models.binding import Binding, bind
+from moetape.models.device import capture_ids, current_stream, device_of
 from moetape.models.intercept import (
     Forcer,
     Handle,
@@ -32,6 +33,9 @@ __all__ = [
     "Router",
     "Tap",
     "bind",
+    "capture_ids",
+    "current_stream",
+    "device_of",
     "find_routers",
     "interceptor",
     "model_name",

@@ -25,6 +25,7 @@ from moetape import (
     SpecMismatchError,
 )
 from moetape.models.arguments import check, check_model
+from moetape.models.device import capture_ids
 from moetape.models.intercept import interceptor
 from moetape.models.routers import find_routers
 
@@ -107,4 +108,4 @@ def _check_layers(names: list[tuple[int, str]], layers: list[int]) -> None:
 
 
 def _capture(recorder: Recorder, lane: Lane, layer: int, ids: torch.Tensor) -> None:
-    recorder.capture(layer, ids.detach().cpu(), lane=lane() if callable(lane) else lane)
+    capture_ids(recorder, layer, ids, lane() if callable(lane) else lane)

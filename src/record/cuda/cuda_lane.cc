@@ -51,7 +51,11 @@ Status CudaLane::create() {
 // Behind everything that earlier calls left on other streams.
 Status CudaLane::follow(StreamHandle stream) {
   if (stream == stream_) return {};
-  MOETAPE_TRY(device_->record(behind_, stream_));
+  if (!stream_) {  // the first call; what came before was waited for
+    stream_ = stream;
+    return {};
+  }
+  MOETAPE_TRY(device_->record(behind_, *stream_));
   MOETAPE_TRY(device_->wait(stream, behind_));
   stream_ = stream;
   return {};

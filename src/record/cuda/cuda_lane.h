@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "record/capture_log.h"
@@ -91,9 +92,9 @@ class CudaLane {
   CaptureLog graph_log_;            // of streams under capture
   std::vector<uint8_t> elsewhere_;  // by column: written by a router or by a graph, which the host cannot see
   EventHandle behind_ = nullptr;
-  StreamHandle stream_ = nullptr;  // of the last call
-  bool begun_ = false;             // by begin(), not by a capture
-  bool failed_ = false;            // ids of a step that failed may stand in the lane
+  std::optional<StreamHandle> stream_;  // of the last call
+  bool begun_ = false;                  // by begin(), not by a capture
+  bool failed_ = false;                 // ids of a step that failed may stand in the lane
   bool graph_launches_ = false;
   StepInFlight* prepared_ = nullptr;  // not launched by launch()
   StepRing ring_;

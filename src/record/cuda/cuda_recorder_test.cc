@@ -395,8 +395,7 @@ TEST_P(OnDevice, IdsOfAForwardThatWasNeverCommittedAreGone) {
   EXPECT_EQ(refused_for(report, RowFault::kUnwritten), 8);
 }
 
-TEST_P(OnDevice,
-       AStepIsPendingUntilItLands) {  // case F06: completion is signalled, by the ticket and the store
+TEST_P(OnDevice, AStepIsPendingUntilItLands) {  // case F06
   make(two_layers(), {.max_rows = 4}, Mode::kByHand);
   capture_layers({{0, 1}, {2, 3}});
   const Ticket ticket = value_of(commit({0, 1}));

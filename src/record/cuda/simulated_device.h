@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -79,7 +80,7 @@ class SimulatedDevice final : public Device {
   struct Wait {
     std::shared_ptr<Point> point;
   };
-  using Task = std::variant<CommitArgs, CaptureArgs, PoisonArgs, Copy, Mark, Wait>;
+  using Task = std::variant<CommitArgs, CaptureArgs, PoisonArgs, Copy, Mark, Wait, std::function<void()>>;
   using Graph = std::vector<Task>;
 
   explicit SimulatedDevice(Mode mode = Mode::kAtOnce, int num_multiprocessors = 2)
@@ -130,6 +131,11 @@ class SimulatedDevice final : public Device {
   Graph end_capture(StreamHandle stream) { return std::move(*std::exchange(streams_.at(stream)->graph, {})); }
   void replay(const Graph& graph, StreamHandle stream) {
     for (const Task& task : graph) static_cast<void>(enqueue(task, stream));
+  }
+
+  // Another kernel.
+  void call(std::function<void()> kernel, StreamHandle stream) {
+    static_cast<void>(enqueue(std::move(kernel), stream));
   }
 
   // Memory of the device that holds these values; freed with the device.
@@ -273,6 +279,7 @@ class SimulatedDevice final : public Device {
   void run_work(const CaptureArgs& args) { run_on_host(args); }
   void run_work(const PoisonArgs& args) { run_on_host(args); }
   void run_work(const Copy& copy) { std::memcpy(copy.to, copy.from, copy.bytes); }
+  void run_work(const std::function<void()>& kernel) { kernel(); }
   void run_work(const Mark& mark) {
     {
       const std::lock_guard lock(mutex_);

@@ -77,7 +77,7 @@ class Recording:
         if self._routers:
             name = models.model_name(self._model)
             self.spec = models.spec_of_routers(self._routers, model=name, excluded=excluded)
-            self._pool = Pool(self.spec, num_slots)
+            self._pool = Pool(self.spec, num_slots, models.device_of(self._routers))
         self._results: list[_Result] = []
         self._undo = ExitStack()
         self._caches: Caches | None = None
@@ -169,7 +169,7 @@ class Recording:
 
     def _tap(self, layer: int, ids: torch.Tensor) -> None:
         if self._recorder is not None:
-            self._recorder.capture(layer, ids.detach().cpu())
+            models.capture_ids(self._recorder, layer, ids)
         elif torch._C._current_graph_task_id() == -1:  # in a backward pass, it is a recomputation
             raise UnsupportedError(
                 f"layer {layer}: expected its router to run in a forward of the recorded "
@@ -199,7 +199,8 @@ class Recording:
         kept = real[:, -tokens.shape[1] :] & batch.wanted[:, None]
         kept[:, :num_again] = False
         lease = self._pool.lease(kept.size, int(kept.sum()))
-        lease.recorder.begin()
+        stream = models.current_stream(lease.recorder)
+        lease.recorder.begin(stream=stream)
         self._recorder = lease.recorder
         output = forward(*args, **kwargs)
         self._recorder = None
@@ -207,7 +208,7 @@ class Recording:
         slots = np.full(kept.shape, -1, np.int64)
         slots[kept] = np.arange(lease.first, lease.first + kept.sum())
         local = np.where(slots < 0, -1, slots - lease.base)
-        lease.recorder.commit(local.reshape(-1), version=self.version)
+        lease.landed_with(lease.recorder.commit(local.reshape(-1), version=self.version, stream=stream))
         batch.append(tokens[:, num_again:], slots[:, num_again:], real, lease)
         cache = inputs.cache if inputs.cache is not None else _cache_of(output)
         if cache is not None:

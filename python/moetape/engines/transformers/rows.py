@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moetape import Recorder, Routes, RouteSpec, Store
+from moetape import Recorder, Routes, RouteSpec, Store, Ticket, UnsupportedError
 
 Slots = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.int64]
@@ -27,12 +27,16 @@ UNKNOWN_TOKEN = -1
 class _Part:
     """One store of the pool, and the recorder that fills it. `base` is the pool's number of its slot 0."""
 
-    def __init__(self, spec: RouteSpec, base: int, num_slots: int, max_rows: int) -> None:
+    def __init__(self, spec: RouteSpec, base: int, num_slots: int, max_rows: int, device: str) -> None:
         self.base = base
         self.num_slots = num_slots
         self.max_rows = max_rows
         self.store = Store(spec, num_slots=num_slots)
-        self.recorder = Recorder(self.store, max_rows=max_rows)
+        try:
+            self.recorder = Recorder(self.store, max_rows=max_rows, device=device)
+        except UnsupportedError:  # a build without CUDA, or a spec that no device lane holds
+            self.recorder = Recorder(self.store, max_rows=max_rows)
+        self.newest: Ticket | None = None  # steps land in order
         self.num_used = 0
         self.num_leases = 0
 
@@ -53,6 +57,11 @@ class Lease:
         part.num_leases += 1
         self._part = part
 
+    def landed_with(self, ticket: Ticket) -> None:
+        """Remember what says that the rows are there."""
+        assert self._part is not None
+        self._part.newest = ticket
+
     def __del__(self) -> None:
         if self._part is not None:  # built to the end
             self._part.num_leases -= 1
@@ -61,9 +70,10 @@ class Lease:
 class Pool:
     """Slots without end: a store twice as large joins when the newest is full; an unused one leaves."""
 
-    def __init__(self, spec: RouteSpec, num_slots: int) -> None:
+    def __init__(self, spec: RouteSpec, num_slots: int, device: str = "cpu") -> None:
         self._spec = spec
-        self._parts = [_Part(spec, 0, num_slots, max_rows=256)]
+        self._device = device
+        self._parts = [_Part(spec, 0, num_slots, max_rows=256, device=device)]
 
     @property
     def memory_bytes(self) -> int:
@@ -80,7 +90,7 @@ class Pool:
         if not newest.fits(num_rows, num_slots):
             larger = max(2 * newest.num_slots, num_slots)
             rows = max(newest.max_rows, 1 << (num_rows - 1).bit_length())
-            newest = _Part(self._spec, newest.base + newest.num_slots, larger, rows)
+            newest = _Part(self._spec, newest.base + newest.num_slots, larger, rows, self._device)
             self._parts = [part for part in self._parts if part.num_leases > 0] + [newest]
         return Lease(newest, num_slots)
 
@@ -96,6 +106,8 @@ class Pool:
         for first, end in pairwise(cuts):
             part = self._parts[owner[first]] if len(slots) else self._parts[-1]
             local = np.where(slots[first:end] < 0, -1, slots[first:end] - part.base)
+            if part.newest is not None:
+                part.newest.wait()
             piece = part.store.read(local, start=start + first)
             routes = piece if routes is None else routes.extend(piece)
         assert routes is not None
