@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/fail.h"
+#include "base/memory_guard.h"
 #include "json.h"
 #include "page.h"
 #include "page_data.h"
@@ -115,18 +116,20 @@ std::string title_of(const ReportData& data) {
 
 Result<std::string> render_report(const ReportData& data) {
   MOETAPE_TRY(check(data));
-  const std::string title = title_of(data);
-  const std::string json = report::page_json(data, title);
-  const std::string style_hash = base64_of_hex(report::kStyle.sha256);
-  const std::string script_hash = base64_of_hex(report::kScript.sha256);
-  const std::string html_title = report::html_text(title);
-  const std::array<Filling, 6> fillings = {{{"title", html_title},
-                                            {"style_hash", style_hash},
-                                            {"script_hash", script_hash},
-                                            {"style", report::kStyle.text},
-                                            {"script", report::kScript.text},
-                                            {"data", json}}};
-  return fill(report::kPage.text, fillings);
+  return guard_memory("report", [&]() -> Result<std::string> {
+    const std::string title = title_of(data);
+    const std::string json = report::page_json(data, title);
+    const std::string style_hash = base64_of_hex(report::kStyle.sha256);
+    const std::string script_hash = base64_of_hex(report::kScript.sha256);
+    const std::string html_title = report::html_text(title);
+    const std::array<Filling, 6> fillings = {{{"title", html_title},
+                                              {"style_hash", style_hash},
+                                              {"script_hash", script_hash},
+                                              {"style", report::kStyle.text},
+                                              {"script", report::kScript.text},
+                                              {"data", json}}};
+    return fill(report::kPage.text, fillings);
+  });
 }
 
 }  // namespace moetape::inline v0

@@ -36,7 +36,7 @@ struct ReportData {
 
 // The page, in UTF-8; the same data give the same bytes. Any thread. kInvalidArgument for a number of records
 // other than one or two, or a comparison of one; kSpecMismatch where the fingerprints differ; kWrongShape
-// for tables that do not fit the spec.
+// for tables that do not fit the spec; kOutOfMemory.
 Result<std::string> render_report(const ReportData& data);
 
 }  // namespace moetape::inline v0

@@ -40,10 +40,7 @@ nb::bytes render(const std::vector<RecordTuple>& records, const Comparison* comp
   }
   if (comparison != nullptr) data.comparison = *comparison;
   for (const auto& [token, text] : token_text) data.token_text[token] = {text.c_str(), text.size()};
-  const std::string page = [&] {
-    nb::gil_scoped_release release;
-    return unwrap(render_report(data));
-  }();
+  const std::string page = unwrap(long_call(kLongCallBytes, [&] { return render_report(data); }));
   return nb::bytes(page.data(), page.size());
 }
 

@@ -182,9 +182,10 @@ std::unique_ptr<RowsHandle> decode_lazily(TextArg data, StrArg dialect_arg, Obje
       DecodeArgs{start, rows, {{nb::none()}}, dtype, known_from, surplus_rows}.options();
   if (PyByteArray_Check(data.object.ptr())) raise_wrong_type("data", "str or bytes", data.object);
   const Text text(data.object, "data");
+  const RouteSpec& spec = spec_arg.get("spec");
   auto handle = std::make_unique<RowsHandle>();
-  handle->source = unwrap(long_call(
-      text.size(), [&] { return decode_rows(text.view(), dialect, spec_arg.get("spec"), options); }));
+  handle->source =
+      unwrap(long_call(text.size(), [&] { return decode_rows(text.view(), dialect, spec, options); }));
   return handle;
 }
 

@@ -73,6 +73,8 @@ def test_what_is_not_pulled_is_not_looked_at() -> None:
         PLAN.apply([mt.decode_rows(damaged, "sglang", spec=SPEC), ROUTES[1]])
     with pytest.raises(mt.WrongTypeError, match="data: expected str or bytes, got bytearray"):
         mt.decode_rows(bytearray(text.encode()), "sglang", spec=SPEC)  # type: ignore[arg-type]
+    with pytest.raises(mt.WrongTypeError, match="spec: expected RouteSpec, got NoneType"):
+        mt.decode_rows("A" * (2 << 20), "sglang", spec=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("codec", ["none", "bitpack"])
