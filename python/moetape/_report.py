@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from moetape._files import whole_file
 from moetape._moetape import Comparison, Routes, Stats, Tape, compare, render_report, stats
 from moetape.errors import InvalidArgumentError, IoError
 
@@ -48,7 +47,11 @@ def report(
         {token: _bytes(text) for token, text in (token_text or {}).items()},
         _sequence_names(record, comparison),
     )
-    _replace(Path(path), page)
+    try:
+        with whole_file(path) as file:
+            file.write(page)
+    except OSError as error:
+        raise IoError(f"report: {path}: expected to write the page, got: {error.strerror}") from error
 
 
 def _name(record: Record, default: str) -> str:
@@ -84,15 +87,3 @@ def _sequence_names(record: Record, comparison: Comparison | None) -> dict[int, 
     if comparison is None or not isinstance(record, Tape):
         return {}
     return {row.sequence: record.entry(row.sequence).id for row in comparison.rerouted_rows}
-
-
-def _replace(path: Path, content: bytes) -> None:
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(content)
-        part.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise IoError(f"report: {path}: expected to write the page, got: {error.strerror}") from error

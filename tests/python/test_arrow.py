@@ -18,6 +18,7 @@ from core_helpers import SPEC, distinct_ids, new_store, record
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
+from moetape._files import whole_file  # noqa: E402
 from moetape.arrow import from_arrow, read_parquet, sequence_ids, to_arrow, write_parquet  # noqa: E402
 
 WIDE = mt.RouteSpec(
@@ -317,6 +318,16 @@ def test_files_are_whole_or_not_there(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(mt.CorruptDataError, match=r"routes\.parquet: expected a Parquet file"):
             read_parquet(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["routes.parquet"]
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "routes.parquet"
+    with whole_file(path) as other:
+        other.write(b"of another writer")
+        write_parquet(path, [make(3)])
+        assert read_parquet(path) == [make(3)]
+    assert path.read_bytes() == b"of another writer"
     assert [file.name for file in tmp_path.iterdir()] == ["routes.parquet"]
 
 

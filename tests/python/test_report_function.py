@@ -92,9 +92,18 @@ def test_wrong_use_is_an_error_and_the_old_page_stays(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["report.html"]
 
 
+def test_tapes_of_different_specs_are_refused(tmp_path: Path) -> None:
+    for name, layers in (("a", [0]), ("b", [0, 1])):
+        mt.save(tmp_path / name, [], spec=mt.RouteSpec(layers=layers, top_k=2, num_experts=8))
+    with pytest.raises(mt.SpecMismatchError, match="report: record b: expected fingerprint"):
+        mt.report(tmp_path / "report.html", mt.open(tmp_path / "a"), mt.open(tmp_path / "b"))
+
+
 def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(mt.IoError, match=r"report\.html: expected to write the page"):
         mt.report(tmp_path / "missing" / "report.html", routes(0))
+    with pytest.raises(mt.IoError, match="report: : expected to write the page"):
+        mt.report("", routes(0))
     (tmp_path / "report.html").mkdir()
     with pytest.raises(mt.IoError, match=r"report\.html: expected to write the page"):
         mt.report(tmp_path / "report.html", routes(0))

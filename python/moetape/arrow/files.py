@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from moetape._files import whole_file
 from moetape._moetape import Routes, RouteSpec
 from moetape.arrow.reading import from_arrow
 from moetape.arrow.schema import pyarrow
@@ -33,20 +34,14 @@ def write_parquet(
     rows_at_once = max(1, _ROW_GROUP_BYTES // row_bytes)
     place = table.schema.get_field_index("ids")
     plain = pa.field("ids", pa.list_(pa.list_(kind.value_type.value_type)))
-    part = Path(f"{os.fspath(path)}.{os.getpid()}.part")
-    try:
-        with (
-            part.open("xb") as file,
-            pa.parquet.ParquetWriter(file, table.schema.set(place, plain), compression="zstd") as writer,
-        ):
-            for first in range(0, table.num_rows, rows_at_once):
-                group = table.slice(first, rows_at_once)
-                ids = pa.chunked_array([_plain_lists(chunk) for chunk in group.column("ids").chunks])
-                writer.write_table(group.set_column(place, plain, ids))
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with (
+        whole_file(path) as file,
+        pa.parquet.ParquetWriter(file, table.schema.set(place, plain), compression="zstd") as writer,
+    ):
+        for first in range(0, table.num_rows, rows_at_once):
+            group = table.slice(first, rows_at_once)
+            ids = pa.chunked_array([_plain_lists(chunk) for chunk in group.column("ids").chunks])
+            writer.write_table(group.set_column(place, plain, ids))
 
 
 def _plain_lists(ids: Any) -> Any:
