@@ -53,7 +53,7 @@ struct Stats {
   // The experts of layer spec.layers()[column] in `load` or a window of a series.
   std::span<const int64_t> layer_load(const Load& all_layers, int32_t column) const;
 
-  // All rows in each form: as kept, with ceil(log2 num_experts) bits an id and whole bytes a row, as int32.
+  // All rows in each form: as kept, as the codec bitpack of tapes keeps them in one group, as int32.
   struct Bytes {
     int64_t narrow = 0;
     int64_t bitpacked = 0;

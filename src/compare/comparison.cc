@@ -77,7 +77,8 @@ Status Comparison::merge(const Comparison& other) {
     add_map(by_version, other.by_version);
     add_map(by_token, other.by_token);
     add_counts(rows_by_rerouted_routers, other.rows_by_rerouted_routers);
-    for (const ReroutedRow& row : other.rerouted_rows) keep_rerouted(*this, row);
+    const std::vector<ReroutedRow> rows = other.rerouted_rows;  // which may be our own
+    for (const ReroutedRow& row : rows) keep_rerouted(*this, row);
     return {};
   });
 }

@@ -244,6 +244,21 @@ TEST(Comparing, PairsAreNumberedOrNamed) {
   EXPECT_EQ(comparison.num_sequences, 3);
 }
 
+TEST(Comparing, MergedWithItselfCountsTwice) {
+  const RouteSpec spec = make_spec({.layers = {0}, .top_k = 1, .num_experts = 8});
+  std::mt19937_64 random(5);
+  const Routes a = make_routes(spec, random_ids(spec, 50, random));
+  const Routes b = make_routes(spec, random_ids(spec, 50, random));
+  Comparison comparison = new_comparison(spec, {.max_rerouted_rows = 1000});
+  EXPECT_TRUE(comparison.add(a, b, 0));
+  Comparison twice = comparison;
+  EXPECT_TRUE(twice.merge(twice));
+  Comparison expected = comparison;
+  EXPECT_TRUE(expected.merge(comparison));
+  EXPECT_TRUE(twice == expected);
+  EXPECT_EQ(twice.rerouted_rows.size(), 2 * comparison.rerouted_rows.size());
+}
+
 // random_table lets tokens of one position differ now and then.
 Table with_agreed_tokens(Table table) {
   int64_t position = table.start;

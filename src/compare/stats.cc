@@ -1,7 +1,6 @@
 #include "moetape/stats.h"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <numeric>
 
@@ -11,6 +10,7 @@
 #include "compare/series.h"
 #include "routes/assembly.h"
 #include "routes/spec_check.h"
+#include "simd/bitpack.h"
 #include "simd/narrow.h"
 
 namespace moetape::inline v0 {
@@ -185,9 +185,9 @@ std::span<const int64_t> Stats::layer_load(const Load& all_layers, int32_t colum
 
 Stats::Bytes Stats::bytes() const {
   const int64_t row_ids = int64_t{spec.num_moe_layers()} * spec.top_k();
-  const int64_t id_bits = std::bit_width(static_cast<uint32_t>(spec.num_experts() - 1));
+  const int id_bits = simd::id_bits(spec.num_experts());
   return {.narrow = num_rows() * spec.row_bytes(),
-          .bitpacked = num_rows() * ((row_ids * id_bits + 7) / 8),
+          .bitpacked = num_rows() * simd::packed_row_bytes(row_ids, id_bits),
           .int32 = num_rows() * row_ids * 4};
 }
 

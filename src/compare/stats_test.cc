@@ -69,6 +69,10 @@ TEST(StatsOfARecord, SizesOfTheForms) {
   const Stats stats = stats_of(spec, std::vector{make_routes(spec, random_ids(spec, 10, random))});
   // 9 ids of 9 bits = 81 bits = 11 bytes a row.
   EXPECT_EQ(stats.bytes(), (Stats::Bytes{.narrow = 180, .bitpacked = 110, .int32 = 360}));
+  // An id of a single expert has a bit.
+  const RouteSpec one = make_spec({.layers = {0, 1}, .top_k = 1, .num_experts = 1});
+  EXPECT_EQ(stats_of(one, std::vector{make_routes(one, {0, 0, 0, 0})}).bytes(),
+            (Stats::Bytes{.narrow = 4, .bitpacked = 2, .int32 = 16}));
 }
 
 TEST(StatsOfARecord, OfNothingAreEmpty) {
