@@ -33,9 +33,9 @@ struct AnswerChoice {
   std::optional<Routes> routes = {};
 };
 
-// One element a choice, in the order of the answer. kMissingRows, naming the hop, the choice and the fields
-// looked for, if a choice lacks routes that were asked for; faults in a form are those of
-// decode(), and their places are those in the field, which the message names.
+// One element a choice, in the order of the answer; kUnsupported above 65,536 of them. kMissingRows, naming
+// the hop, the choice and the fields looked for, if a choice lacks routes that were asked for; faults in a
+// form are those of decode(), and their places are those in the field, which the message names.
 Result<std::vector<AnswerChoice>> read_answer(std::string_view json, const RouteSpec& spec,
                                               const AnswerOptions& options = {});
 

@@ -103,6 +103,7 @@ Result<size_t> encoded_size(const RouteSpec& spec, int64_t num_rows, Dialect dia
 // once, in order; skyrl above 256 experts gathers it first, to know the largest id.
 Result<size_t> encode_into(RowSource& source, Dialect dialect, std::span<char> out,
                            const EncodeOptions& options = {});
+// kOutOfMemory.
 Result<std::string> encode(RowSource& source, Dialect dialect, const EncodeOptions& options = {});
 Result<std::string> encode(const Routes& routes, Dialect dialect, const EncodeOptions& options = {});
 

@@ -19,6 +19,7 @@ namespace {
 
 // Objects that may hold the fields of a choice, or of an answer of one choice.
 constexpr std::array<std::string_view, 4> kHolders = {"meta_info", "sglext", "sgl_ext", "nvext"};
+constexpr size_t kMostChoices = 65'536;
 constexpr std::string_view kLookedFor =
     "routed_experts (also of meta_info, sglext and nvext) or moe_topk_indices";
 
@@ -61,6 +62,9 @@ class AnswerReader {
     for (auto result : array) {
       json::object object;
       MOETAPE_TRY(json_.check(std::move(result).get_object().get(object)));
+      if (list.size() == kMostChoices) {
+        return fail(ErrorCode::kUnsupported, "{}: expected at most {} choices, got more", hop_, kMostChoices);
+      }
       MOETAPE_TRY(read_fields(object, {}, list.emplace_back()));
     }
     return list;

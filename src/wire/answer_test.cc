@@ -172,6 +172,15 @@ TEST(Answer, ThatLacksWhatWasAskedForNamesTheHop) {
   EXPECT_EQ(read(R"({"choices":[{"index":0,"text":"a"}]})", {.asked = false}).size(), 1u);
 }
 
+TEST(Answer, OfMoreChoicesThanAnybodySendsIsRefused) {
+  std::string json = "[{}";
+  for (int i = 1; i < 65'536; ++i) json += ",{}";
+  EXPECT_EQ(read(json + "]", {.asked = false}).size(), 65'536u);
+  const Error many = refusal(json + ",{}]", {.asked = false});
+  EXPECT_EQ(many.code, ErrorCode::kUnsupported);
+  EXPECT_EQ(many.message, "answer: expected at most 65536 choices, got more");
+}
+
 // case C06, case C20
 TEST(Answer, OptionsAreThoseOfEveryChoice) {
   const std::string json =

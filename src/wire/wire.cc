@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/fail.h"
+#include "base/memory_guard.h"
 #include "moetape/tape.h"
 #include "simd/base64.h"
 #include "simd/narrow.h"
@@ -226,10 +227,12 @@ Result<std::string> encode(RowSource& source, Dialect dialect, const EncodeOptio
   }
   MOETAPE_ASSIGN(const size_t size,
                  encoded_size(source.spec(), source.num_rows(), dialect, options, source.start()));
-  std::string text(size, '\0');
-  MOETAPE_ASSIGN(const size_t written, encode_into(source, dialect, text, options));
-  text.resize(written);
-  return text;
+  return guard_memory("encode", [&]() -> Result<std::string> {
+    std::string text(size, '\0');
+    MOETAPE_ASSIGN(const size_t written, encode_into(source, dialect, text, options));
+    text.resize(written);
+    return text;
+  });
 }
 
 Result<std::string> encode(const Routes& routes, Dialect dialect, const EncodeOptions& options) {
@@ -281,7 +284,7 @@ Result<Routes> decode_array(const void* ids, IntType type, std::span<const int64
                               .axis = axis,
                               .type = type,
                               .num_rows = shape[0],
-                              .says_missing = info.says_missing};
+                              .says_missing = info.says_missing && int_type_signed(type)};
   const std::optional<int64_t> bytes = checked_multiply(shape[0], wire::arriving_row_bytes(spec, arrival));
   if (!bytes) return fail(ErrorCode::kWrongShape, "{}: rows: expected fewer, got {}", info.name, shape[0]);
   wire::RawReader reader(ids, *bytes);

@@ -173,6 +173,9 @@ def test_nemo_rl_says_missing() -> None:
     signed = all_layers(IDS)
     signed[3] = -1
     assert mt.decode(signed.astype(np.int16), "nemo-rl", spec=SPEC).missing == {"not_sent": 1}
+    # No type without a sign has a -1.
+    last = mt.RouteSpec([0], 1, 256)
+    assert mt.decode(np.full((1, 1, 1), 255, np.uint8), "nemo-rl", spec=last).complete
 
 
 def test_a_tape_is_a_form_too() -> None:
