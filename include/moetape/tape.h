@@ -191,7 +191,8 @@ Result<Buffer> tape_bytes(const RouteSpec& spec, std::span<const Routes> routes,
 
 // All sequences of all tapes, in order, in bounded memory. The path may be one of them.
 Status merge_tapes(std::span<const Tape> tapes, const std::string& path, const TapeOptions& options = {});
-// A part of a tape; layer groups are those of the layers that are taken.
+// A part of a tape; layer groups are those of the layers that are taken. kOutOfRange for sequences or layers
+// that are not there, or positions below 0 or that end before they start.
 Status slice_tape(const Tape& tape, const TapeSelection& selection, const std::string& path,
                   const TapeOptions& options = {});
 

@@ -38,7 +38,8 @@ constexpr const char* kOpenDoc =
 Raises IoError (no such file, no rights), CorruptDataError, UnsupportedError for what a newer moetape may have written.)";
 
 constexpr const char* kFromBytesDoc =
-    R"(The Tape in bytes, as tape_bytes makes them: bytes or any C-contiguous buffer, not copied and kept alive.
+    R"(The Tape in bytes, as tape_bytes makes them: bytes or any C-contiguous buffer, not copied and kept alive; its bytes must
+stay as they are.
 
 name: stands for the path in errors.)";
 
@@ -57,7 +58,7 @@ constexpr const char* kWriterDoc =
     R"(Writes a tape in order and in bounded memory; one thread at a time.
 
 The file takes its name in finish(), whole or not at all. As a context manager it finishes when the block ends, and
-leaves nothing where the block raises. codec: "none" or "bitpack". layer_groups: lists of layers that lie together, a
+leaves nothing where that or the block raises. codec: "none" or "bitpack". layer_groups: lists of layers that lie together, a
 partition of the spec's, so that a pipeline stage reads only its own. max_file_bytes: what does not fit goes to further
 files, and the path becomes their index. Raises IoError, InvalidArgumentError, ConflictError where the index of a
 sharded tape stands.)";
@@ -130,6 +131,14 @@ std::vector<Int> integers(nb::handle object, const char* name) {
   return {list.span().begin(), list.span().end()};
 }
 
+// Empty = all.
+std::vector<int32_t> layers_from(OptionalArrayArg arg) {
+  if (arg.object.is_none()) return {};
+  std::vector<int32_t> layers = integers<int32_t>(arg.object, "layers");
+  if (layers.empty()) raise(ErrorCode::kInvalidArgument, "layers: expected at least one, or None, got none");
+  return layers;
+}
+
 TapeOptions options_from(StrArg codec, LayerGroupsArg groups, OptionalIntArg max_file_bytes) {
   TapeOptions options;
   options.codec = unwrap(codec_from_name(codec.get("codec")));
@@ -195,12 +204,23 @@ void finish(WriterHandle& self) {
   self.finished = true;
 }
 
+void give_up(WriterHandle& self) {
+  const Busy busy(&self.busy, "TapeWriter");
+  self.writer.reset();
+}
+
 // The end of a with block.
 void leave(WriterHandle& self, AnyArg exc_type, AnyArg, AnyArg) {
   if (self.finished) return;
-  if (exc_type.object.is_none()) return finish(self);
-  const Busy busy(&self.busy, "TapeWriter");
-  self.writer.reset();
+  if (exc_type.object.is_none()) {
+    try {
+      return finish(self);
+    } catch (const nb::python_error&) {
+      give_up(self);
+      throw;
+    }
+  }
+  give_up(self);
 }
 
 std::unique_ptr<WriterHandle> new_writer(PathArg path, ObjectArg<RouteSpec> spec, StrArg codec,
@@ -321,12 +341,7 @@ TapeEntry entry(const Tape& self, IntArg sequence) {
 Routes read(const Tape& self, IntArg sequence_arg, OptionalIntArg start_arg, OptionalIntArg end_arg,
             OptionalArrayArg layers_arg) {
   const int64_t sequence = sequence_index(self, sequence_arg);
-  std::vector<int32_t> layers;
-  if (!layers_arg.object.is_none()) {
-    layers = integers<int32_t>(layers_arg.object, "layers");
-    if (layers.empty())
-      raise(ErrorCode::kInvalidArgument, "layers: expected at least one, or None, got none");
-  }
+  const std::vector<int32_t> layers = layers_from(layers_arg);
   const std::optional<int64_t> start = start_arg.get("start");
   const std::optional<int64_t> end = end_arg.get("end");
   return unwrap(long_call(kLongCallBytes, [&]() -> Result<Routes> {
@@ -375,7 +390,7 @@ void slice(ObjectArg<Tape> tape_arg, PathArg path_arg, OptionalArrayArg sequence
   const Tape tape = tape_arg.get("tape");
   TapeSelection selection;
   if (!sequences.object.is_none()) selection.sequences = integers<int64_t>(sequences.object, "sequences");
-  if (!layers.object.is_none()) selection.layers = integers<int32_t>(layers.object, "layers");
+  selection.layers = layers_from(layers);
   selection.start = start.get("start");
   selection.end = end.get("end");
   const std::string path = path_arg.get("path");
@@ -442,8 +457,12 @@ void bind_reader(nb::module_& m) {
       .def("rows", &rows, "sequence"_a, "The rows of a sequence for encode and append, in bounded memory.")
       .def("entry", &entry, "sequence"_a, "The TapeEntry of a sequence.")
       .def(
-          "find", [](const Tape& self, StrArg id) { return unwrap(self.find(id.get("id"))); }, "id"_a,
-          "Indices of the sequences of this id, ascending. Looks at all entries when first called.")
+          "find",
+          [](const Tape& self, StrArg id_arg) {
+            const std::string_view id = id_arg.get("id");
+            return unwrap(long_call(kLongCallBytes, [&] { return self.find(id); }));
+          },
+          "id"_a, "Indices of the sequences of this id, ascending. Looks at all entries when first called.")
       .def("verify", &verify, "sequence"_a = nb::none(), kVerifyDoc)
       .def_prop_ro("spec", &Tape::spec, "The RouteSpec.")
       .def_prop_ro("num_rows", &Tape::num_rows, "Rows of all sequences.")

@@ -851,7 +851,8 @@ class Tape:
     @staticmethod
     def from_bytes(data: bytes | bytearray | memoryview, name: str = 'tape') -> Tape:
         """
-        The Tape in bytes, as tape_bytes makes them: bytes or any C-contiguous buffer, not copied and kept alive.
+        The Tape in bytes, as tape_bytes makes them: bytes or any C-contiguous buffer, not copied and kept alive; its bytes must
+        stay as they are.
 
         name: stands for the path in errors.
         """
@@ -922,7 +923,7 @@ class TapeWriter:
     Writes a tape in order and in bounded memory; one thread at a time.
 
     The file takes its name in finish(), whole or not at all. As a context manager it finishes when the block ends, and
-    leaves nothing where the block raises. codec: "none" or "bitpack". layer_groups: lists of layers that lie together, a
+    leaves nothing where that or the block raises. codec: "none" or "bitpack". layer_groups: lists of layers that lie together, a
     partition of the spec's, so that a pipeline stage reads only its own. max_file_bytes: what does not fit goes to further
     files, and the path becomes their index. Raises IoError, InvalidArgumentError, ConflictError where the index of a
     sharded tape stands.

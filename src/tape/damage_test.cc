@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "base/fail.h"
@@ -322,9 +323,10 @@ TEST(DamagedTape, PaddingAndUnusedBitsAreZero) {
 // Sources that break their promises give tapes whose checksums are right.
 class LyingSource final : public RowSource {
  public:
-  LyingSource(std::vector<uint8_t> ids, bool missing) : ids_(std::move(ids)), missing_(missing) {}
+  LyingSource(std::vector<uint8_t> ids, bool missing, int64_t start = 4)
+      : ids_(std::move(ids)), missing_(missing), start_(start) {}
   const RouteSpec& spec() const override { return spec_; }
-  int64_t start() const override { return 4; }
+  int64_t start() const override { return start_; }
   int64_t num_rows() const override { return std::ssize(ids_) / 6; }
   Status pull(int64_t first, int64_t count, std::byte* rows, Reason* reasons) override {
     std::memcpy(rows, ids_.data() + first * 6, static_cast<size_t>(count * 6));
@@ -336,7 +338,17 @@ class LyingSource final : public RowSource {
   RouteSpec spec_ = small_spec();
   std::vector<uint8_t> ids_;
   bool missing_;
+  int64_t start_;
 };
+
+TEST_F(InFolder, PositionsThatAreNoneAreNotWritten) {
+  TapeWriter writer = value_of(TapeWriter::create(path("run.tape"), small_spec()));
+  for (const int64_t start : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    LyingSource source({0, 1, 2, 3, 4, 5}, false, start);
+    expect_error(writer.append(source), ErrorCode::kOutOfRange, fmt::format("got 1 rows from {}", start));
+  }
+  EXPECT_EQ(writer.num_sequences(), 0);
+}
 
 // case D07: an id equal to the number of experts is none.
 TEST_F(InFolder, IdsThatAreNoExpertsAreRefusedThoughTheChecksumsAreRight) {

@@ -24,6 +24,10 @@ Status merge_tapes(std::span<const Tape> tapes, const std::string& path, const T
 
 Status slice_tape(const Tape& tape, const TapeSelection& selection, const std::string& path,
                   const TapeOptions& options) {
+  if (selection.start < 0 || selection.end.value_or(selection.start) < selection.start) {
+    return fail(ErrorCode::kOutOfRange, "positions: expected [start, end) from 0 on, got [{}, {})",
+                selection.start, selection.end ? fmt::to_string(*selection.end) : "end");
+  }
   const RouteSpec& whole = tape.spec();
   MOETAPE_ASSIGN(const RouteSpec spec,
                  selection.layers.empty() ? Result<RouteSpec>(whole) : whole.with_layers(selection.layers));

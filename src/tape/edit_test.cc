@@ -108,6 +108,9 @@ TEST_F(TapeEdit, SlicesOfWhatIsNotThereAreRefused) {
   const Tape tape = tape_of(some(1));
   expect_error(slice_tape(tape, {.sequences = {{3}}}, path("part.tape")), ErrorCode::kOutOfRange, "got 3");
   expect_error(slice_tape(tape, {.layers = {5}}, path("part.tape")), ErrorCode::kOutOfRange, "layer");
+  expect_error(slice_tape(tape, {.start = -1}, path("part.tape")), ErrorCode::kOutOfRange, "got [-1, end)");
+  expect_error(slice_tape(tape, {.start = 9, .end = 8}, path("part.tape")), ErrorCode::kOutOfRange,
+               "got [9, 8)");
   TapeWriter writer = value_of(TapeWriter::create(path("part.tape"), small_spec()));
   expect_error(writer.append(tape, 0, 3, 9), ErrorCode::kOutOfRange,
                "expected positions within [4, 1504), got [3, 9)");

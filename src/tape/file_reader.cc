@@ -109,9 +109,9 @@ Status FileReader::find_row_tensors(Tensors& tensors) {
                     .row_bytes = *dtype_bytes(tensor.dtype)};
     for (const int64_t size : channel.row_shape) {
       const std::optional<int64_t> bytes = checked_multiply(channel.row_bytes, size);
-      if (!bytes) {
-        return fail(ErrorCode::kCorruptData, "{}: tensor {:?}: expected fewer than 2^63 bytes, got {}", name_,
-                    tensor.name, shape_text(tensor.dtype, tensor.shape));
+      if (!bytes || *bytes > kMaxChannelRowBytes) {
+        return fail(ErrorCode::kCorruptData, "{}: tensor {:?}: expected rows of at most 2^40 bytes, got {}",
+                    name_, tensor.name, shape_text(tensor.dtype, tensor.shape));
       }
       channel.row_bytes = *bytes;
     }

@@ -106,6 +106,10 @@ Status FileWriter::append(const SequenceInput& input) {
 Status FileWriter::check(const SequenceInput& input) const {
   MOETAPE_TRY(check_utf8("sequence id", input.id));
   MOETAPE_TRY(check_utf8("sequence meta", input.meta));
+  if (input.start < 0 || !checked_add(input.start, input.num_rows)) {
+    return fail(ErrorCode::kOutOfRange, "rows: expected positions from 0 to 2^63, got {} rows from {}",
+                input.num_rows, input.start);
+  }
   if (input.tokens && std::ssize(*input.tokens) != input.num_rows) {
     return fail(ErrorCode::kWrongShape, "tokens: expected one for each of {} rows, got {}", input.num_rows,
                 input.tokens->size());

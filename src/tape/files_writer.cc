@@ -58,13 +58,14 @@ Status TapeWriter::Impl::open_file() {
 }
 
 Status TapeWriter::Impl::close_file() {
-  MOETAPE_ASSIGN(const FileWriter::Finished finished, file_->finish());
+  parts_.reserve(parts_.size() + 1);  // from finish() on nothing may fail but the disk
+  MOETAPE_ASSIGN(FileWriter::Finished finished, file_->finish());
   MOETAPE_TRY(hidden_->sync());
   hidden_->close();
   Shard shard{.num_bytes = finished.num_bytes,
               .num_sequences = file_->num_sequences(),
               .num_rows = file_->num_rows(),
-              .header_checksum = finished.header_checksum};
+              .header_checksum = std::move(finished.header_checksum)};
   std::unique_ptr<HiddenFile> file(static_cast<HiddenFile*>(file_->take_output().release()));
   parts_.push_back({std::move(file), std::move(shard)});
   file_.reset();

@@ -20,6 +20,7 @@ inline constexpr int64_t kLengthBytes = 8;  // of the header's length, at the fi
 inline constexpr int64_t kMaxHeaderBytes = 65'536 - kLengthBytes;
 inline constexpr int64_t kBlockRows = 1024;  // what is written
 inline constexpr int64_t kMaxBlockRows = int64_t{1} << 30;
+inline constexpr int64_t kMaxChannelRowBytes = int64_t{1} << 40;
 inline constexpr int64_t kAlignment = 64;  // of the data and of tensors of rows
 
 inline constexpr std::string_view kContentChecksum = "content_xxh3";

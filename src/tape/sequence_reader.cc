@@ -131,7 +131,7 @@ Status SequenceReader::check_rows(int64_t first, int64_t end, const std::byte* r
     }
     return damaged(row, fmt::format("expected ids in [0, {}), got {}", spec_.num_experts(), largest));
   }
-  if (facts_.num_missing() == 0) return {};
+  if (!any_missing_) return {};
   for (int64_t row = first; row < end; ++row) {
     const std::span bytes(rows + (row - first) * row_bytes, static_cast<size_t>(row_bytes));
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
@@ -143,7 +143,7 @@ Status SequenceReader::check_rows(int64_t first, int64_t end, const std::byte* r
 }
 
 void SequenceReader::fill_reasons(int64_t first, int64_t end, Reason* reasons) const {
-  if (facts_.num_missing() == 0) {
+  if (!any_missing_) {
     std::fill_n(reasons, end - first, Reason::kValid);
     return;
   }

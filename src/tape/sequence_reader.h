@@ -36,7 +36,11 @@ class SequenceReader {
 
  private:
   SequenceReader(std::shared_ptr<const FileReader> file, int64_t sequence, RouteSpec spec, Facts facts)
-      : file_(std::move(file)), sequence_(sequence), spec_(std::move(spec)), facts_(std::move(facts)) {}
+      : file_(std::move(file)),
+        sequence_(sequence),
+        spec_(std::move(spec)),
+        facts_(std::move(facts)),
+        any_missing_(facts_.num_missing() > 0) {}
 
   // A tensor of which something is wanted.
   struct Part {
@@ -57,6 +61,7 @@ class SequenceReader {
   int64_t sequence_;
   RouteSpec spec_;
   Facts facts_;
+  bool any_missing_;
   std::vector<Part> parts_;
   std::vector<std::byte> scratch_;
 };

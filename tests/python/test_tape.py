@@ -202,6 +202,8 @@ def test_wrong_use_is_refused_by_name(tmp_path: Path) -> None:
         mt.save(path, RUN, codec="zip")
     with pytest.raises(mt.InvalidArgumentError):
         mt.save(path, RUN, layer_groups=[[1]])
+    with pytest.raises(mt.InvalidArgumentError, match="layers: expected at least one, or None"):
+        mt.slice_tape(tape, path, layers=[])
     with pytest.raises(mt.WrongTypeError, match=r"layer_groups\[0\]"):
         mt.save(path, RUN, layer_groups=["ab"])  # type: ignore[list-item]
     with pytest.raises(mt.WrongTypeError, match=r"routes\[1\]: expected Routes, got str"):
@@ -211,6 +213,25 @@ def test_wrong_use_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(mt.InvalidArgumentError):
         mt.merge_tapes([], path)
     assert len(mt.open(path)) == 0
+
+
+def test_a_block_whose_finish_fails_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    writer = mt.TapeWriter(path, SPEC)
+    writer.append(RUN[0])
+    path.mkdir()
+    with pytest.raises(mt.IoError, match="cannot be replaced"), writer:
+        pass
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+    with pytest.raises(mt.ClosedError, match="given up"):
+        writer.finish()
+
+
+def test_a_long_sequence_is_read_in_linear_time(tmp_path: Path) -> None:
+    spec = mt.RouteSpec([0], 1, 2)
+    long = mt.Routes.from_ids(spec, np.arange(1 << 21, dtype=np.uint8).reshape(-1, 1, 1) % 2)
+    mt.save(tmp_path / "t", [long], codec="bitpack")
+    assert mt.open(tmp_path / "t")[0] == long
 
 
 def test_threads_read_one_tape_at_once(tmp_path: Path) -> None:
