@@ -133,6 +133,13 @@ Status check_same_spec(std::string_view what, const RouteSpec& expected, const R
               first_difference(expected.fields(), found.fields()));
 }
 
+Status check_fits(std::string_view what, const RouteSpec& spec, const RouteSpec& found) {
+  MOETAPE_TRY(check_same_spec(what, spec, found));
+  if (found.distinct() || !spec.distinct()) return {};
+  return fail(ErrorCode::kSpecMismatch,
+              "{}: expected distinct ids, as the spec promises, got routes whose ids may repeat", what);
+}
+
 RouteSpec common_spec(const RouteSpec& first, const RouteSpec& second) {
   if (!first.distinct() || second.distinct()) return first;
   RouteSpecFields fields = first.fields();

@@ -116,12 +116,7 @@ Status Store::move(const Slots& source, const Slots& target, const WriteOptions&
 Status Store::write(const Slots& slots, const Routes& routes, const WriteOptions& options) {
   Impl::Use use(*impl_);
   MOETAPE_TRY(use.check());
-  MOETAPE_TRY(check_same_spec("routes", impl_->spec, routes.spec()));
-  if (impl_->spec.distinct() && !routes.spec().distinct()) {
-    return fail(ErrorCode::kSpecMismatch,
-                "routes: expected distinct ids, as the store promises; got a spec that "
-                "allows an id twice in a row");
-  }
+  MOETAPE_TRY(check_fits("routes", impl_->spec, routes.spec()));
   if (slots.size() != routes.num_rows()) {
     return fail(ErrorCode::kWrongShape, "slots: expected {}, one per row of the routes, got {}",
                 routes.num_rows(), slots.size());

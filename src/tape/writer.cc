@@ -38,16 +38,6 @@ namespace {
 
 const TapeSequence kNameless;
 
-// Rows of `found` may stand in a tape of `spec`.
-Status check_fits(std::string_view what, const RouteSpec& spec, const RouteSpec& found) {
-  MOETAPE_TRY(check_same_spec(what, spec, found));
-  if (found.distinct() || !spec.distinct()) return {};
-  return fail(
-      ErrorCode::kSpecMismatch,
-      "{}: expected routes of different experts, as the tape's spec has them, got some that may repeat",
-      what);
-}
-
 SequenceInput input_of(const Routes& routes, const TapeSequence& sequence) {
   SequenceInput input{.id = sequence.id,
                       .meta = sequence.meta,

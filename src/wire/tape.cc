@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "routes/spec_check.h"
 #include "wire/base64_reader.h"
 #include "wire/decoder.h"
 #include "wire/dialect.h"
@@ -50,10 +51,7 @@ Result<Routes> take_rows(std::string_view name, const Routes& routes, const Deco
 Result<Routes> decode_bytes(const Traits& traits, Buffer bytes, const RouteSpec& spec,
                             const DecodeOptions& options) {
   MOETAPE_ASSIGN(const Tape tape, Tape::from_bytes(std::move(bytes), std::string(traits.name())));
-  if (tape.spec().fingerprint() != spec.fingerprint()) {
-    return fail(ErrorCode::kSpecMismatch, "{}: fingerprint: expected {:016x}, got {:016x}", traits.name(),
-                spec.fingerprint(), tape.spec().fingerprint());
-  }
+  MOETAPE_TRY(check_fits(traits.name(), spec, tape.spec()));
   if (tape.num_sequences() != 1) {
     return fail(ErrorCode::kWrongShape, "{}: sequences: expected 1, got {}", traits.name(),
                 tape.num_sequences());

@@ -87,6 +87,11 @@ TEST(WireTape, RefusesOthers) {
   const std::string form = value_of(encode(some_routes(), Dialect::kTape));
   const RouteSpec other = make_spec({.layers = {1, 3}, .top_k = 2, .num_experts = 300, .num_layers = 4});
   EXPECT_EQ(decode(form, Dialect::kTape, other).error().code, ErrorCode::kSpecMismatch);
+  const RouteSpec repeating =
+      make_spec({.layers = {1, 2}, .top_k = 2, .num_experts = 300, .distinct = false, .num_layers = 4});
+  const std::string twice = value_of(encode(make_routes(repeating, {9, 9, 8, 8}), Dialect::kTape));
+  EXPECT_TRUE(decode(twice, Dialect::kTape, repeating));
+  EXPECT_EQ(refusal(twice, Dialect::kTape).code, ErrorCode::kSpecMismatch);
   const std::vector<Routes> two = {some_routes(), some_routes()};
   const Buffer bytes = value_of(tape_bytes(small_spec(), two));
   const std::string_view both(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(bytes.size()));

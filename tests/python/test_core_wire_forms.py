@@ -196,7 +196,7 @@ def test_a_tape_is_a_form_too() -> None:
     store, rec = new_store()
     record(rec, range(5), IDS)
     assert mt.decode(mt.encode(store.rows(range(5)), "tape"), "tape", spec=SPEC) == ROUTES
-    with pytest.raises(mt.SpecMismatchError, match="tape: fingerprint"):
+    with pytest.raises(mt.SpecMismatchError, match="tape: expected routes of spec"):
         mt.decode(file, "tape", spec=WIDE)
     with pytest.raises(mt.UnsupportedError, match="a tape says which rows are missing"):
         mt.encode(routes, "tape", missing="zeros")
