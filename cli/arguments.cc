@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <new>
 #include <utility>
 
 #include "refusal.h"
@@ -70,9 +71,9 @@ void Command::flag(std::string_view names, bool& value, std::string_view help) {
 }
 
 void Command::text(std::string_view names, std::string& value, std::string_view type, std::string_view help,
-                   ValueKind kind) {
+                   ValueKind kind, bool required) {
   const std::string text(help);
-  add(app_.add_option(std::string(names), value, text), names, type, {{}, text, kind});
+  add(app_.add_option(std::string(names), value, text), names, type, {{}, text, kind})->required(required);
 }
 
 void Command::texts(std::string_view names, std::vector<std::string>& values, std::string_view type,
@@ -155,6 +156,9 @@ int Program::run(int argc, const char* const* argv, Console& console) {
     return code;
   } catch (const Interrupted&) {
     end_by_interrupt();
+  } catch (const std::bad_alloc&) {
+    console.complain("out of memory");
+    return kRefused;
   } catch (const std::exception& error) {
     console.complain(error.what());
     return kRefused;

@@ -42,7 +42,7 @@ class Command {
   // `names` as in "-o,--output". `kind` says what the shell may complete.
   void flag(std::string_view names, bool& value, std::string_view help);
   void text(std::string_view names, std::string& value, std::string_view type, std::string_view help,
-            ValueKind kind = ValueKind::kText);
+            ValueKind kind = ValueKind::kText, bool required = false);
   void texts(std::string_view names, std::vector<std::string>& values, std::string_view type,
              std::string_view help);
   void choice(std::string_view names, std::string& value, std::vector<std::string> choices,

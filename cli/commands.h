@@ -6,6 +6,13 @@
 namespace moetape::cli {
 
 void add_info(Program& program);
+void add_verify(Program& program);
+void add_convert(Program& program);
+void add_compare(Program& program);
+void add_stats(Program& program);
+void add_report(Program& program);
+void add_merge(Program& program);
+void add_slice(Program& program);
 void add_completion(Program& program);
 
 }  // namespace moetape::cli

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "refusal.h"
 
@@ -73,6 +74,8 @@ std::string printable(std::string_view text) {
 }
 
 void catch_interrupts() {
+  static bool caught = false;
+  if (std::exchange(caught, true)) return;
   struct sigaction action = {};
   action.sa_handler = [](int number) { interrupt = number; };
   action.sa_flags = SA_RESETHAND | SA_RESTART;
@@ -89,9 +92,7 @@ void end_by_interrupt() {
 Progress::Progress(const Console& console, std::string_view what, int64_t total)
     : shown_(console.shows_progress() && total > 1), what_(what), total_(total) {}
 
-Progress::~Progress() {
-  if (drawn_ >= 0) std::fputs("\r\x1b[K", stderr);
-}
+Progress::~Progress() { erase(); }
 
 void Progress::advance(int64_t pieces) {
   if (interrupt != 0) throw Interrupted();
@@ -100,11 +101,17 @@ void Progress::advance(int64_t pieces) {
   const int per_mille =
       static_cast<int>(1000.0 * static_cast<double>(std::min(done_, total_)) / static_cast<double>(total_));
   if (per_mille == drawn_) return;
-  drawn_ = per_mille;
   draw(per_mille);
+  if (done_ >= total_) erase();
 }
 
-void Progress::draw(int per_mille) const {
+void Progress::erase() {
+  if (drawn_ >= 0) std::fputs("\r\x1b[K", stderr);
+  drawn_ = -1;
+}
+
+void Progress::draw(int per_mille) {
+  drawn_ = per_mille;
   const int filled = per_mille * kBarWidth / 1000;
   const std::string line = fmt::format("\r{} [{:=<{}}{:{}}] {:3}%\x1b[K", what_, "", filled, "",
                                        kBarWidth - filled, per_mille / 10);

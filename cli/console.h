@@ -40,31 +40,32 @@ class Console {
 // Text for a terminal: control characters, which may come from a file, as \x1b and the like.
 std::string printable(std::string_view text);
 
-// Ctrl-C and SIGTERM end the program between two pieces of work, so that nothing half-written stays; a second
-// one ends it at once.
+// From now on Ctrl-C and SIGTERM end the program between two pieces of work, so that nothing half-written
+// stays; a second one ends it at once.
 void catch_interrupts();
 class Interrupted {};
 // Ends the program as the signal would have, had nobody caught it.
 [[noreturn]] void end_by_interrupt();
 
-// A bar on standard error, for work of `total` pieces. Throws Interrupted from advance().
+// A bar on standard error, for work of `total` pieces, gone when they are done. advance() throws Interrupted.
 class Progress {
  public:
   Progress(const Console& console, std::string_view what, int64_t total);
-  ~Progress();  // takes the bar away
+  ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void advance(int64_t pieces = 1);
 
  private:
-  void draw(int per_mille) const;
+  void draw(int per_mille);
+  void erase();
 
   bool shown_;
   std::string what_;
   int64_t total_;
   int64_t done_ = 0;
-  int drawn_ = -1;  // per mille
+  int drawn_ = -1;  // per mille; -1 = no bar is there
 };
 
 }  // namespace moetape::cli

@@ -11,16 +11,17 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <limits>
-#include <map>
 #include <utility>
 #include <vector>
 
+#include "moetape/buffer.h"
 #include "refusal.h"
 #include "spec_from_config.h"
 
 namespace moetape::cli {
 namespace {
+
+constexpr size_t kHeadBytes = 64;
 
 class File {
  public:
@@ -35,16 +36,12 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  std::string read_all() {
-    struct stat facts{};
-    check(fstat(descriptor_, &facts));
-    std::string bytes;
+  // At most `most` bytes from where the file stands.
+  std::string read_some(size_t most) {
+    std::string bytes(most, '\0');
     size_t done = 0;
-    // One more than the file has, so that its end is seen without a second buffer.
-    bytes.resize(std::max<size_t>(static_cast<size_t>(facts.st_size) + 1, 1 << 16));
-    for (;;) {
-      if (done == bytes.size()) bytes.resize(bytes.size() * 2);
-      const ssize_t got = read(descriptor_, bytes.data() + done, bytes.size() - done);
+    while (done < most) {
+      const ssize_t got = read(descriptor_, bytes.data() + done, most - done);
       if (got < 0 && errno == EINTR) continue;
       check(got);
       if (got == 0) break;
@@ -52,6 +49,15 @@ class File {
     }
     bytes.resize(done);
     return bytes;
+  }
+
+  // Adds all that follows.
+  void read_rest(std::string& bytes) {
+    struct stat facts{};
+    check(fstat(descriptor_, &facts));
+    bytes.reserve(bytes.size() + static_cast<size_t>(facts.st_size));
+    constexpr size_t kPiece = 1 << 20;
+    for (std::string piece = read_some(kPiece); !piece.empty(); piece = read_some(kPiece)) bytes += piece;
   }
 
  private:
@@ -85,20 +91,29 @@ std::string without_infinities(std::string_view text) {
   return result;
 }
 
-int32_t int32_of(const Json& json, const std::string& name, const std::string& place) {
+// As a tape or the index of one begins.
+bool looks_like_tape(std::string_view bytes) {
+  if (bytes.starts_with("{\"moetape_index\":")) return true;
+  if (bytes.size() < 9 || bytes[8] != '{') return false;
+  uint64_t length = 0;
+  for (int place = 7; place >= 0; --place) length = length << 8 | static_cast<unsigned char>(bytes[place]);
+  return length < 1 << 16;
+}
+
+int32_t int32_of(const ParsedJson& json, const std::string& name, const std::string& place) {
   if (!json.is_number_integer() || json.get<int64_t>() < INT32_MIN || json.get<int64_t>() > INT32_MAX) {
     refuse("{}: spec.{}: expected an integer of 32 bits, got {}", place, name, json.dump());
   }
   return static_cast<int32_t>(json.get<int64_t>());
 }
 
-std::string text_of(const Json& json, const std::string& name, const std::string& place) {
+std::string text_of(const ParsedJson& json, const std::string& name, const std::string& place) {
   if (!json.is_string()) refuse("{}: spec.{}: expected a text, got {}", place, name, json.dump());
   return json.get<std::string>();
 }
 
 // The fields of json_of(RouteSpec).
-RouteSpec spec_from_fields(const Json& json, const std::string& place) {
+RouteSpec spec_from_fields(const ParsedJson& json, const std::string& place) {
   RouteSpecFields fields;
   std::string fingerprint;
   for (const auto& [name, value] : json.items()) {
@@ -106,7 +121,7 @@ RouteSpec spec_from_fields(const Json& json, const std::string& place) {
     if (name == "stack") {
       fields.stack = text_of(value, name, place);
     } else if (name == "layers") {
-      for (const Json& layer : value) fields.layers.push_back(int32_of(layer, name, place));
+      for (const ParsedJson& layer : value) fields.layers.push_back(int32_of(layer, name, place));
     } else if (name == "top_k") {
       fields.top_k = number();
     } else if (name == "num_experts") {
@@ -119,7 +134,7 @@ RouteSpec spec_from_fields(const Json& json, const std::string& place) {
       fields.num_layers = number();
     } else if (name == "excluded" && value.is_object()) {
       for (const auto& [layer, reason] : value.items()) {
-        const Json index = Json::parse(layer, nullptr, false);
+        const ParsedJson index = ParsedJson::parse(layer, nullptr, false);
         fields.excluded[int32_of(index, name, place)] = text_of(reason, name, place);
       }
     } else if (name == "model") {
@@ -139,13 +154,25 @@ RouteSpec spec_from_fields(const Json& json, const std::string& place) {
 
 }  // namespace
 
-std::string read_file(const std::string& path) { return File(path).read_all(); }
+Input::Input(const std::string& path)
+    : path_(path), name_(path == "-" ? "standard input" : path), bytes_(std::make_shared<std::string>()) {
+  File file(path);
+  *bytes_ = file.read_some(kHeadBytes);
+  is_tape_ = looks_like_tape(*bytes_);
+  if (!is_tape_ || path == "-") file.read_rest(*bytes_);
+}
 
-Json parse_json(std::string_view text, const std::string& place) {
+Result<Tape> Input::tape() const {
+  if (path_ != "-") return Tape::open(path_);
+  const auto size = static_cast<int64_t>(bytes_->size());
+  return Tape::from_bytes(Buffer::wrap(bytes_->data(), size, bytes_), name_);
+}
+
+ParsedJson parse_json(std::string_view text, const std::string& place) {
   try {
     const bool has_infinities =
         text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
-    return Json::parse(has_infinities ? without_infinities(text) : text);
+    return ParsedJson::parse(has_infinities ? without_infinities(text) : text);
   } catch (const nlohmann::json::exception& error) {
     std::string message = error.what();
     message.erase(0, message.find("] ") + 2);
@@ -153,15 +180,7 @@ Json parse_json(std::string_view text, const std::string& place) {
   }
 }
 
-bool looks_like_tape(std::string_view bytes) {
-  if (bytes.starts_with("{\"moetape_index\":")) return true;
-  if (bytes.size() < 9 || bytes[8] != '{') return false;
-  uint64_t length = 0;
-  for (int place = 7; place >= 0; --place) length = length << 8 | static_cast<unsigned char>(bytes[place]);
-  return length < 1 << 16;
-}
-
-RouteSpec spec_from_json(const Json& json, const std::string& place) {
+RouteSpec spec_from_json(const ParsedJson& json, const std::string& place) {
   if (json.is_array() && json.size() == 1) return spec_from_json(json[0], place);  // what info --json prints
   if (!json.is_object()) refuse("{}: expected a JSON object, got {}", place, json.type_name());
   if (json.contains("spec") && json["spec"].is_object()) return spec_from_fields(json["spec"], place);
@@ -177,8 +196,9 @@ RouteSpec spec_from_json(const Json& json, const std::string& place) {
 
 RouteSpec read_spec(const std::string& path) {
   const bool is_folder = path != "-" && std::filesystem::is_directory(path);
-  const std::string file = is_folder ? (std::filesystem::path(path) / "config.json").string() : path;
-  return spec_from_json(parse_json(read_file(file), file), file);
+  const Input input(is_folder ? (std::filesystem::path(path) / "config.json").string() : path);
+  if (input.is_tape()) return need(input.tape()).spec();
+  return spec_from_json(parse_json(input.bytes(), input.name()), input.name());
 }
 
 }  // namespace moetape::cli

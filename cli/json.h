@@ -5,18 +5,37 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "console.h"
+#include "moetape/compare.h"
+#include "moetape/routes.h"
 #include "moetape/spec.h"
+#include "moetape/stats.h"
+#include "moetape/tape.h"
 
 namespace moetape::cli {
 
 using Json = nlohmann::ordered_json;
+using ParsedJson = nlohmann::json;  // what is read; finds a name among many
 
 Json json_of(const RouteSpec& spec);
+Json json_of(const VersionRun& run);
+Json json_of(const TapeEntry& entry);
+Json json_of(const Tape& tape);
+Json json_of(const TapeFault& fault);
+Json json_of(const Agreement& agreement);
+Json json_of(const Balance& balance);
+// Times that each expert was chosen only if asked for: they are many.
+Json json_of(const Stats& stats, bool with_load);
+Json json_of(const ReroutedRow& row);
+Json json_of(const Comparison& comparison);
+// null for nothing.
 template <class T>
 Json json_of(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
+  if (!value) return nullptr;
+  if constexpr (std::is_arithmetic_v<T>) return *value;
+  if constexpr (!std::is_arithmetic_v<T>) return json_of(*value);
 }
 std::string fingerprint_text(const RouteSpec& spec);  // 16 hexadecimal digits
 

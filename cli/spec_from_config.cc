@@ -37,7 +37,7 @@ constexpr int64_t kMostLayers = 65'536;
 
 using Layers = std::set<int64_t>;
 
-int64_t checked_int(std::string_view name, const Json& value) {
+int64_t checked_int(std::string_view name, const ParsedJson& value) {
   if (!value.is_number_integer() ||
       (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))) {
     refuse("config.{}: expected an integer, got {}", name, value.dump());
@@ -50,15 +50,15 @@ int32_t narrowed(std::string_view name, int64_t value) {
   return static_cast<int32_t>(value);
 }
 
-std::vector<int64_t> checked_layers(std::string_view name, const Json& value) {
+std::vector<int64_t> checked_layers(std::string_view name, const ParsedJson& value) {
   if (!value.is_array()) refuse("config.{}: expected a list of layers, got {}", name, value.dump());
   std::vector<int64_t> layers;
-  for (const Json& layer : value) layers.push_back(checked_int(name, layer));
+  for (const ParsedJson& layer : value) layers.push_back(checked_int(name, layer));
   return layers;
 }
 
 // What Python takes for true.
-bool is_true(const Json& value) {
+bool is_true(const ParsedJson& value) {
   if (value.is_null()) return false;
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_number()) return value.get<double>() != 0;
@@ -91,18 +91,18 @@ std::vector<std::string> split_text(const std::string& text) {
 }
 
 // "2,3,5" as a list: numbers where the items are decimal, and texts, which are refused later.
-Json layers_of_text(const std::string& text) {
-  Json layers = Json::array();
+ParsedJson layers_of_text(const std::string& text) {
+  ParsedJson layers = ParsedJson::array();
   for (const std::string& item : split_text(text)) {
     const bool decimal = item.size() < 10 && item.find_first_not_of("0123456789") == std::string::npos;
-    layers.push_back(decimal ? Json(std::stoll(item)) : Json(item));
+    layers.push_back(decimal ? ParsedJson(std::stoll(item)) : ParsedJson(item));
   }
   return layers;
 }
 
 // The part about the text decoder, where a configuration has several parts.
-const Json& text_config(const Json& config) {
-  const Json* part = &config;
+const ParsedJson& text_config(const ParsedJson& config) {
+  const ParsedJson* part = &config;
   for (bool deeper = true; deeper;) {
     deeper = false;
     for (const std::string_view name : kTextConfigs) {
@@ -118,9 +118,9 @@ const Json& text_config(const Json& config) {
 // A configuration by the names of its settings; null counts as absent.
 class Settings {
  public:
-  explicit Settings(const Json& config) : config_(config) {
-    const Json& type = get("model_type");
-    const Json& path = get("_name_or_path");
+  explicit Settings(const ParsedJson& config) : config_(config) {
+    const ParsedJson& type = get("model_type");
+    const ParsedJson& path = get("_name_or_path");
     model_ = type.is_string() ? type.get<std::string>() : "";
     if (path.is_string() && is_true(path)) {
       model_ += (model_.empty() ? "" : " ") + path.get<std::string>();
@@ -132,18 +132,18 @@ class Settings {
   RouteSpec spec() const;
 
  private:
-  const Json& get(std::string_view name) const {
-    static const Json kAbsent;
+  const ParsedJson& get(std::string_view name) const {
+    static const ParsedJson kAbsent;
     const auto found = config_.is_object() ? config_.find(name) : config_.end();
     return config_.is_object() && found != config_.end() ? *found : kAbsent;
   }
   std::string described() const { return model_.empty() ? "a configuration" : model_; }
 
-  std::pair<std::string_view, const Json&> first_of(Names names) const;
+  std::pair<std::string_view, const ParsedJson&> first_of(Names names) const;
   std::optional<int64_t> largest(Names names) const;
   int64_t int_or(std::string_view name, int64_t absent) const;
   int64_t positive(std::string_view name) const;
-  std::optional<std::vector<Json>> list(std::string_view name, int64_t length) const;
+  std::optional<std::vector<ParsedJson>> list(std::string_view name, int64_t length) const;
 
   int64_t num_layers() const;
   std::vector<std::string> layer_kinds(int64_t num_layers) const;
@@ -153,14 +153,14 @@ class Settings {
   std::optional<Layers> dense_first_rule(int64_t num_layers) const;
   int64_t top_k(std::span<const int32_t> layers) const;
 
-  const Json& config_;
+  const ParsedJson& config_;
   std::string model_;
   bool is_longcat_ = false;
 };
 
-std::pair<std::string_view, const Json&> Settings::first_of(Names names) const {
+std::pair<std::string_view, const ParsedJson&> Settings::first_of(Names names) const {
   for (const std::string_view name : names) {
-    if (const Json& value = get(name); !value.is_null()) return {name, value};
+    if (const ParsedJson& value = get(name); !value.is_null()) return {name, value};
   }
   return {names.front(), get(names.front())};
 }
@@ -174,7 +174,7 @@ std::optional<int64_t> Settings::largest(Names names) const {
 }
 
 int64_t Settings::int_or(std::string_view name, int64_t absent) const {
-  const Json& value = get(name);
+  const ParsedJson& value = get(name);
   return value.is_null() ? absent : checked_int(name, value);
 }
 
@@ -185,14 +185,14 @@ int64_t Settings::positive(std::string_view name) const {
 }
 
 // A setting with one item per layer, or none where it is absent or of another kind.
-std::optional<std::vector<Json>> Settings::list(std::string_view name, int64_t length) const {
-  const Json& value = get(name);
+std::optional<std::vector<ParsedJson>> Settings::list(std::string_view name, int64_t length) const {
+  const ParsedJson& value = get(name);
   if (!value.is_array()) return {};
   // Some files list the layers of multi-token prediction behind those of the stack.
   if (static_cast<int64_t>(value.size()) < length) {
     refuse("config.{}: expected one item for each of {} layers, got {}", name, length, value.size());
   }
-  return std::vector<Json>(value.begin(), value.begin() + length);
+  return std::vector<ParsedJson>(value.begin(), value.begin() + length);
 }
 
 int64_t Settings::num_layers() const {
@@ -210,9 +210,10 @@ int64_t Settings::num_layers() const {
 
 // What each layer's feed-forward part is called, where the configuration lists it.
 std::vector<std::string> Settings::layer_kinds(int64_t num_layers) const {
-  const auto texts = [](const std::vector<Json>& items) {
+  const auto texts = [](const std::vector<ParsedJson>& items) {
     std::vector<std::string> result;
-    for (const Json& item : items) result.push_back(item.is_string() ? item.get<std::string>() : item.dump());
+    for (const ParsedJson& item : items)
+      result.push_back(item.is_string() ? item.get<std::string>() : item.dump());
     return result;
   };
   if (const auto kinds = list("mlp_layer_types", num_layers)) return texts(*kinds);
@@ -220,7 +221,7 @@ std::vector<std::string> Settings::layer_kinds(int64_t num_layers) const {
     if (std::find(blocks->begin(), blocks->end(), "moe") != blocks->end()) return texts(*blocks);
   }
   std::vector<std::string> kinds;
-  if (const Json& pattern = get("hybrid_override_pattern"); pattern.is_string()) {
+  if (const ParsedJson& pattern = get("hybrid_override_pattern"); pattern.is_string()) {
     for (const char letter : pattern.get<std::string>().substr(0, static_cast<size_t>(num_layers))) {
       kinds.emplace_back(letter == 'E' ? "moe" : std::string(1, letter));
     }
@@ -359,6 +360,6 @@ RouteSpec Settings::spec() const {
 
 }  // namespace
 
-RouteSpec spec_from_config(const Json& config) { return Settings(text_config(config)).spec(); }
+RouteSpec spec_from_config(const ParsedJson& config) { return Settings(text_config(config)).spec(); }
 
 }  // namespace moetape::cli

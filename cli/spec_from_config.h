@@ -8,6 +8,6 @@
 namespace moetape::cli {
 
 // Refuses what it does not understand, by the name of the setting.
-RouteSpec spec_from_config(const Json& config);
+RouteSpec spec_from_config(const ParsedJson& config);
 
 }  // namespace moetape::cli

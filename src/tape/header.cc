@@ -193,13 +193,14 @@ Status check_tiling(std::string_view file, const Header& header, int64_t file_by
 }
 
 Status check_checksum(std::string_view file, std::span<const std::byte> header) {
-  MOETAPE_ASSIGN(const size_t at, find_header_checksum(header));
-  const std::optional<uint64_t> expected = parse_hex(as_text(header).substr(at, kHexDigits));
-  const uint64_t found = checksum_around(header, at);
+  const Result<size_t> at = find_header_checksum(header);
+  if (!at) return fail(at.error().code, "{}: {}", file, at.error().message);
+  const std::optional<uint64_t> expected = parse_hex(as_text(header).substr(*at, kHexDigits));
+  const uint64_t found = checksum_around(header, *at);
   if (expected && same_checksum(found, *expected)) return {};
   return fail(ErrorCode::kCorruptData,
               "{}: bytes 0 to {}: the header is damaged: its header_xxh3 should be {}, and is {:?}", file,
-              header.size(), hex(found), as_text(header).substr(at, kHexDigits));
+              header.size(), hex(found), as_text(header).substr(*at, kHexDigits));
 }
 
 }  // namespace

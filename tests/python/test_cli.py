@@ -14,7 +14,7 @@ from cli_helpers import PROGRAM, refused, succeed
 from config_cases import QWEN3
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["info", "completion"]
+COMMANDS = ["info", "verify", "convert", "compare", "stats", "report", "merge", "slice", "completion"]
 
 
 def test_help_lists_the_commands_and_each_has_an_example() -> None:
@@ -101,6 +101,9 @@ def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     (tmp_path / "two words.tape").touch()
     assert completed("moetape", "info", "two") == ["two words.tape"]
     assert completed("moetape", "completion", "z") == ["zsh"]
+    assert completed("moetape", "convert", "--to", "vllm") == ["vllm", "vllm-split"]
+    assert completed("moetape", "convert", "x", "--start", "") == [""]  # nothing
+    assert completed("moetape", "convert", "x", "-o", "two") == ["two words.tape"]
 
 
 def test_zsh_and_fish_are_told_of_every_command() -> None:

@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 
 import moetape as mt
-from cli_helpers import refused, succeed, succeed_json
+from cli_helpers import refused, spec_of, succeed, succeed_json
 from config_cases import NOT_UNDERSTOOD, QWEN3, RULES
-
-
-def spec_of(printed: dict[str, Any]) -> mt.RouteSpec:
-    fields = printed["spec"]
-    fingerprint = fields.pop("fingerprint")
-    fields["excluded"] = {int(layer): reason for layer, reason in fields["excluded"].items()}
-    spec = mt.RouteSpec(**fields)
-    assert f"{spec.fingerprint:016x}" == fingerprint
-    return spec
 
 
 def read_by_the_command_line(config: object, tmp_path: Path) -> mt.RouteSpec:
@@ -140,7 +131,7 @@ def test_a_spec_is_read_as_it_is_printed(tmp_path: Path) -> None:
 def test_what_is_no_spec_is_refused_with_the_place(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.json"
     path.write_text(text)
-    line = refused("info", path)
+    line = refused("convert", "-", "--spec", path, "-o", tmp_path / "x.tape", stdin=b"")
     assert line.startswith(f"{path}: ")
     assert message in line
 
