@@ -8,6 +8,7 @@ import pty
 import resource
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -377,21 +378,20 @@ def test_a_full_disk_leaves_nothing_under_the_name(tape: Path, tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_folder_without_rights_is_refused(tape: Path, tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:
-        if parent.owner() == "root" and parent.name.startswith("pytest"):
-            parent.chmod(0o755)
-    public = Path(shutil.copy(tape, tmp_path / "run.tape"))
-    public.chmod(0o644)
-    program = shutil.copy(PROGRAM, tmp_path / "moetape")
-    run = subprocess.run(
-        [program, "merge", public, "-o", tmp_path / "out.tape"],
-        **dict(capture_output=True, text=True, check=False, user="nobody", timeout=60),
-    )
-    assert (run.returncode, run.stdout) == (2, "")
-    assert "Permission denied" in run.stderr
-    assert not (tmp_path / "out.tape").exists()
+def test_a_folder_without_rights_is_refused(tape: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:  # the folders of pytest's workers are closed to others
+        folder = Path(name)
+        folder.chmod(0o755)
+        public = Path(shutil.copy(tape, folder / "run.tape"))
+        public.chmod(0o644)
+        program = shutil.copy(PROGRAM, folder / "moetape")
+        run = subprocess.run(
+            [program, "merge", public, "-o", folder / "out.tape"],
+            **dict(capture_output=True, text=True, check=False, user="nobody", timeout=60),
+        )
+        assert (run.returncode, run.stdout) == (2, "")
+        assert "Permission denied" in run.stderr
+        assert not (folder / "out.tape").exists()
 
 
 def run_on_a_terminal(*arguments: object, **environment: str) -> str:
