@@ -104,9 +104,12 @@ fuzz: setup  ## every decoder and the reader of tapes against libFuzzer, FUZZ_SE
 nightly: export MOETAPE_TEST_OPS := 1000000
 nightly: export MOETAPE_TEST_FULL := 1
 nightly: FUZZ_SECONDS := 600
-nightly: build peers browser fuzz  ## the random tests with ten times the operations
+nightly: build peers browser fuzz  ## the random tests with ten times the operations, the command line under sanitizers
 	@$(CTEST) release
 	@$(PYTEST)
+	@$(CONFIGURE) asan -DMOETAPE_BUILD_CLI=ON
+	@$(COMPILE) asan --target moetape_cli
+	@MOETAPE_CLI=$(CURDIR)/build/asan/cli/moetape $(PYTEST) tests/python/test_cli*.py -k "not bounded_memory"
 
 bench: setup  ## benchmarks against what engines do today
 	@$(CONFIGURE) release -DMOETAPE_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(BIN)/python -DMOETAPE_BUILD_BENCH=ON

@@ -338,7 +338,7 @@ def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
 
 def test_a_folder_of_any_size_is_converted_in_bounded_memory(tmp_path: Path) -> None:
     """10 GB in `make nightly`: one answer under many names, so that only the tape takes room."""
-    total_bytes = 10_000_000_000 if "MOETAPE_TEST_OPS" in os.environ else 300_000_000
+    total_bytes = 10_000_000_000 if "MOETAPE_TEST_FULL" in os.environ else 300_000_000
     spec = mt.RouteSpec(range(48), top_k=8, num_experts=128)
     answer = json.dumps(sglang_answer(sample(4000, spec=spec)))
     (tmp_path / "answers").mkdir()
