@@ -301,7 +301,7 @@ TEST_F(TapeWriting, MuchIsWrittenWithLittleMemory) {
       tell(spec, {.num_rows = 30'000, .missing = true, .versions = true, .tokens = true}, 8);
   const int code = in_child([&] {
     auto writer = TapeWriter::create(path("run.tape"), spec, options);
-    const int64_t before = peak_memory();
+    [[maybe_unused]] const int64_t before = peak_memory();
     for (int i = 0; i < kNumSequences; ++i) {
       if (!writer || !writer->append(routes, {.id = std::to_string(i)})) return 1;
     }
