@@ -13,10 +13,14 @@ namespace {
 
 using Mode = SimulatedDevice::Mode;
 
+constexpr int32_t kLayers = 40;  // a row is 80 bytes: several words
+
 class CudaRace : public testing::TestWithParam<CommitPath> {
  protected:
   void make(int num_lanes) {
     RouteSpecFields fields = two_layers();
+    fields.layers = {};
+    for (int32_t layer = 0; layer < kLayers; ++layer) fields.layers.push_back(layer);
     fields.num_experts = 256;
     store = value_of(Store::create(value_of(RouteSpec::create(fields)), {.num_slots = 256}));
     device = std::make_shared<SimulatedDevice>(Mode::kThreads);
@@ -36,7 +40,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, CudaRace, testing::Values(CommitPath::kMapped, C
                            return path.param == CommitPath::kMapped ? "Mapped" : "Packed";
                          });
 
-// Reads until told to stop; every valid row is of one step: its four ids are n, n + 1, n, n + 1.
+// Reads until told to stop; every valid row is of one step: its ids are n, n + 1, n, n + 1, …
 void read_rows(const Store& store, const std::atomic<bool>& stop) {
   const auto slots = slots_from(0, 128);
   while (!stop) {
@@ -44,9 +48,8 @@ void read_rows(const Store& store, const std::atomic<bool>& stop) {
     for (int64_t i = 0; i < routes.num_rows(); ++i) {
       if (routes.reasons()[static_cast<size_t>(i)] != Reason::kValid) continue;
       const auto row = routes.row(i);
-      ASSERT_EQ(row[0], row[2]);
-      ASSERT_EQ(row[1], row[3]);
       ASSERT_EQ(static_cast<int>(row[0]) + 1, static_cast<int>(row[1]));
+      for (size_t k = 2; k < row.size(); ++k) ASSERT_EQ(row[k], row[k - 2]);
     }
   }
 }
@@ -83,7 +86,7 @@ TEST_P(CudaRace, LanesCommitOnTwoStreamsBesideReadersAndTickets) {  // cases F01
       for (int64_t round = 0; round < kRounds; ++round) {
         const IdsView ids = on_device(*device, Ids(64, {round, round + 1}), 2);
         expect_ok(recorder->begin(lane, forward));
-        for (const int32_t layer : {1, 3}) expect_ok(recorder->capture(layer, ids, lane, 0, forward));
+        expect_ok(recorder->capture_all(ids, 0, kLayers, lane, forward));
         const CommitOptions options = {.lane = lane, .stream = round % 2 == 0 ? side : forward};
         const Ticket ticket = value_of(recorder->commit(Slots(slots), Layout::whole(), options));
         const std::lock_guard lock(mutex);
@@ -96,7 +99,7 @@ TEST_P(CudaRace, LanesCommitOnTwoStreamsBesideReadersAndTickets) {  // cases F01
   stop = true;
   reader.join();
   EXPECT_EQ(recorder->counters().rows_kept, 2 * kRounds * 64);
-  EXPECT_THAT(shown(*store, {0, 127}), testing::Each(std::string("59 60 59 60")));
+  EXPECT_THAT(shown(*store, {0, 127}), testing::Each(testing::StartsWith("59 60 59 60")));
 }
 
 TEST_P(CudaRace, SlotsGivenAwayUnderDelayedCommitsNeverShowTheirLastOwner) {  // case F08
@@ -110,7 +113,7 @@ TEST_P(CudaRace, SlotsGivenAwayUnderDelayedCommitsNeverShowTheirLastOwner) {  //
     const IdsView ids = on_device(*device, Ids(1, {id, id + 1}), 2);
     const std::vector<int64_t> slot = {7};
     expect_ok(recorder->begin(0, forward));
-    for (const int32_t layer : {1, 3}) expect_ok(recorder->capture(layer, ids, 0, 0, forward));
+    expect_ok(recorder->capture_all(ids, 0, kLayers, 0, forward));
     const Ticket ticket = value_of(recorder->commit(Slots(slot), Layout::whole(), {.stream = forward}));
     expect_ok(store->invalidate(Slots(slot)));
     EXPECT_FALSE(value_of(store->read(Slots(slot))).complete());
@@ -127,8 +130,7 @@ TEST_P(CudaRace, GraphsAreReplayedBesideTicketsOfOtherThreads) {
   std::vector<int16_t> ids(128);
   int16_t* choice = device->upload(ids);
   device->begin_capture(forward);
-  for (const int32_t layer : {1, 3})
-    expect_ok(recorder->capture(layer, {choice, IntType::kInt16, 64, 2, 2, 1}, 0, 0, forward));
+  expect_ok(recorder->capture_all({choice, IntType::kInt16, 64, 2, 2, 1}, 0, kLayers, 0, forward));
   expect_ok(recorder->launch(0, forward));
   const auto graph = device->end_capture(forward);
   std::atomic<bool> stop = false;
