@@ -5,6 +5,8 @@
 namespace moetape::inline v0::cuda {
 namespace {
 
+constexpr int kMaxThreadsPerBlock = kMaxWarpsPerBlock * kWarpLanes;
+
 // One block after another reports itself done; the last one ends the step.
 __device__ void end_block(const CommitArgs& args) {
   __syncthreads();
@@ -16,7 +18,7 @@ __device__ void end_block(const CommitArgs& args) {
 }
 
 template <class LaneId, class Id>
-__global__ void __launch_bounds__(kMaxWarpsPerBlock * kWarpLanes, 3) commit_kernel(const CommitArgs args) {
+__global__ void __launch_bounds__(kMaxThreadsPerBlock, 3) commit_kernel(const CommitArgs args) {
   extern __shared__ Word16 scratch_words[];
   const auto warp = static_cast<int32_t>(threadIdx.x / kWarpLanes);
   std::byte* scratch = reinterpret_cast<std::byte*>(scratch_words) + warp * args.shape.scratch_bytes();
