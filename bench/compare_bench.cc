@@ -3,12 +3,11 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "bench/checked.h"
 #include "moetape/compare.h"
 #include "moetape/stats.h"
 
@@ -16,12 +15,6 @@ namespace moetape::inline v0 {
 namespace {
 
 constexpr int64_t kNumRows = 32'768;
-
-void require(bool right, const char* what) {
-  if (right) return;
-  std::fprintf(stderr, "wrong result: %s\n", what);
-  std::abort();
-}
 
 RouteSpec make_spec(int32_t top_k, int32_t num_experts) {
   RouteSpecFields fields;

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -14,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/checked.h"
 #include "moetape/buffer.h"
 #include "moetape/pipeline.h"
 #include "moetape/replay.h"
@@ -25,19 +24,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kNumRows = 32'768;
-
-void require(bool right, const char* what) {
-  if (right) return;
-  std::fprintf(stderr, "wrong result: %s\n", what);
-  std::abort();
-}
-
-template <class T>
-T value_of(Result<T> result) {
-  if (!result) std::fprintf(stderr, "%s\n", result.error().message.c_str());
-  require(result.has_value(), "an error");
-  return *std::move(result);
-}
 
 RouteSpec deepseek() {
   RouteSpecFields fields;

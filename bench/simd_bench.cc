@@ -4,13 +4,13 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "bench/checked.h"
 #include "hwy/highway.h"
 #include "memory/segment.h"
 #include "moetape/buffer.h"
@@ -31,12 +31,6 @@ constexpr int64_t kPage = 64;
 constexpr int64_t kBlock = 128;  // slots between two fences of a commit
 
 void use_target(int64_t target) { hwy::SetSupportedTargetsForTest(target); }
-
-void require(bool right, const char* what) {
-  if (right) return;
-  std::fprintf(stderr, "wrong result: %s\n", what);
-  std::abort();
-}
 
 Segment touched(int64_t bytes) { return *Segment::allocate("bench", bytes, {.populate = true}); }
 

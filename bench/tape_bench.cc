@@ -9,8 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -20,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/checked.h"
 #include "moetape/tape.h"
 #include "tape/checksum.h"
 #include "tape/file_writer.h"
@@ -33,19 +32,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kNumSequences = 8;
 constexpr int64_t kNumRows = 32'768;
 constexpr size_t kBlockBytes = size_t{1024} * 464;
-
-void require(bool right, const char* what) {
-  if (right) return;
-  std::fprintf(stderr, "wrong result: %s\n", what);
-  std::abort();
-}
-
-template <class T>
-T value_of(Result<T> result) {
-  if (!result) std::fprintf(stderr, "%s\n", result.error().message.c_str());
-  require(result.has_value(), "an error");
-  return *std::move(result);
-}
 
 RouteSpec spec_of(int32_t num_experts, bool distinct = true) {
   RouteSpecFields fields;

@@ -3,8 +3,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -12,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/checked.h"
 #include "moetape/answer.h"
 #include "moetape/buffer.h"
 #include "moetape/store.h"
@@ -23,12 +22,6 @@ namespace {
 
 constexpr int64_t kNumRows = 32'768;
 constexpr int64_t kPage = 64;
-
-void require(bool right, const char* what) {
-  if (right) return;
-  std::fprintf(stderr, "wrong result: %s\n", what);
-  std::abort();
-}
 
 RouteSpec make_spec(int32_t first_layer, int32_t num_layers, int32_t num_experts) {
   RouteSpecFields fields;
