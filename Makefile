@@ -29,7 +29,7 @@ GPU_TEST := build/gpu-test/tests/gpu/moetape_gpu_test
 CXX_FILES = $(shell find include src python/bindings report cli tests fuzz bench examples engines -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null)
 BENCH_ENV := GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000
 
-.PHONY: help setup peers configure python build browser demo test test-release test-python gpu-test test-cuda test-gpu asan tsan fuzz nightly bench lint tidy format clean distclean
+.PHONY: help setup peers configure python build browser demo test test-release test-python gpu-test test-vllm smoke-vllm test-cuda test-gpu asan tsan fuzz nightly bench lint tidy format clean distclean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -79,6 +79,17 @@ test-python: build peers browser  ## Python tests (BROWSER= where another Chromi
 gpu-test: setup
 	@$(CONFIGURE) gpu-test
 	@$(COMPILE) gpu-test --target moetape_gpu_test
+
+.venv-vllm/.requirements: tests/engines/vllm/requirements.txt tools/make_venv tools/link_sources pyproject.toml | build/.packages
+	@tools/make_venv "$(PYTHON)" .venv-vllm tests/engines/vllm/requirements.txt --no-deps
+	@tools/link_sources .venv-vllm
+	@touch $@
+
+test-vllm: python .venv-vllm/.requirements  ## inside real vLLM, on the CPU (its own environment, 6 GB of disk)
+	@.venv-vllm/bin/python -m pytest tests/engines/vllm
+
+smoke-vllm: python .venv-vllm/.requirements  ## one start of it
+	@.venv-vllm/bin/python -m pytest tests/engines/vllm -m smoke
 
 test-cuda: $(if $(NVCC),gpu-test)  ## compile for CUDA where there is nvcc, and run what needs no GPU
 	@$(if $(NVCC),DRY_RUN=1 OUT=build/gpu-test/dry-run tests/gpu/run $(GPU_TEST),echo "test-cuda: no nvcc here; the kernels' bodies ran on the CPU alone")

@@ -1,0 +1,141 @@
+"""Whose rows a block of the KV cache holds, as far as a worker can know it from what the scheduler sends.
+
+A block that a request is given anew holds somebody's old rows: these are invalidated before the forward. A
+block that a request is given as already computed is a hit in the prefix cache, whose rows are its own; or its
+KV came
+from elsewhere, and then its rows are old ones too. Where a KV connector makes the second possible, the two
+are told apart by the hash of the block's tokens: rows are believed only if they were recorded under the hash
+that the request has for the block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from moetape import Store, blocks
+
+__all__ = ["BlockOwners"]
+
+
+@dataclass
+class _Request:
+    blocks: list[int] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)
+    num_stamped: int = 0  # leading blocks whose hash was compared or noted
+    num_claimed: int = 0  # leading blocks that were given as computed
+
+
+class BlockOwners:
+    """Keeps a store's rows to the requests that recorded them. One thread at a time.
+
+    group: index of the KV cache group whose blocks the store's slots follow. block_size: tokens of such a
+    block. hashes_per_block: how many of the scheduler's hashes cover one block. check_hashes: whether KV may
+    come from elsewhere.
+    """
+
+    def __init__(
+        self, store: Store, group: int, block_size: int, hashes_per_block: int, check_hashes: bool
+    ) -> None:
+        self._store = store
+        self._group = group
+        self._block_size = block_size
+        self._hashes_per_block = hashes_per_block
+        self._check_hashes = check_hashes
+        self._requests: dict[str, _Request] = {}
+        self._hash_of: dict[int, bytes] = {}
+        self._generation = 0
+
+    def begin_step(self, scheduled: Any) -> None:
+        """Before the forward of a SchedulerOutput: invalidate rows that are not the requests' own."""
+        metadata = scheduled.aux_output_connector_metadata
+        if metadata is not None and metadata.generation != self._generation:
+            self._generation = metadata.generation
+            self._hash_of.clear()
+            self._requests.clear()  # their hashes are sent again
+            self._store.reset()
+        if self._check_hashes:
+            self._note_hashes(metadata)
+            for request_id in scheduled.finished_req_ids:
+                self._requests.pop(request_id, None)
+        fresh = self._give_out(scheduled)
+        if scheduled.kv_cache_block_copies:
+            fresh += [copy.dst_block_id for copy in scheduled.kv_cache_block_copies]
+        if self._check_hashes:
+            for block in fresh:
+                self._hash_of.pop(block, None)
+            fresh += self._foreign_blocks(scheduled)
+        if fresh:
+            self._invalidate(fresh)
+
+    def _give_out(self, scheduled: Any) -> list[int]:
+        """Blocks that requests are given anew in this step."""
+        fresh: list[int] = []
+        for new in scheduled.scheduled_new_reqs:
+            fresh += self._given(
+                new.req_id, new.block_ids[self._group], new.num_computed_tokens, replaced=True
+            )
+        cached = scheduled.scheduled_cached_reqs
+        for request_id, new_blocks, num_computed in zip(
+            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+        ):
+            if request_id in cached.resumed_req_ids:
+                ids = new_blocks[self._group] if new_blocks else []
+                fresh += self._given(request_id, ids, num_computed, replaced=True)
+            elif new_blocks:
+                fresh += self._given(request_id, new_blocks[self._group], 0, replaced=False)
+        return fresh
+
+    def _given(self, request_id: str, ids: list[int], num_computed: int, replaced: bool) -> list[int]:
+        num_claimed = num_computed // self._block_size
+        if self._check_hashes:
+            request = self._requests.setdefault(request_id, _Request())
+            if replaced:
+                request.blocks, request.num_stamped, request.num_claimed = [], 0, num_claimed
+            request.blocks += ids
+        return ids[num_claimed:]
+
+    def _note_hashes(self, metadata: Any) -> None:
+        """Take the hashes that came, and stamp blocks with them that were given out in earlier steps."""
+        if metadata is None:
+            return
+        for request_id, packed in metadata.block_hashes.items():
+            request = self._requests.setdefault(request_id, _Request())
+            request.hashes += packed
+            self._stamp(request)
+
+    def _stamp(self, request: _Request) -> list[int]:
+        """Note what blocks hold; returns those whose rows are of something else."""
+        foreign = []
+        num_known = min(len(request.blocks), len(request.hashes) // self._hashes_per_block)
+        for index in range(request.num_stamped, num_known):
+            block = request.blocks[index]
+            content = request.hashes[(index + 1) * self._hashes_per_block - 1]
+            if index < request.num_claimed and self._hash_of.get(block) != content:
+                foreign.append(block)
+            self._hash_of[block] = content
+        request.num_stamped = max(request.num_stamped, num_known)
+        return foreign
+
+    def _foreign_blocks(self, scheduled: Any) -> list[int]:
+        """Blocks that were given as computed and whose rows nobody recorded."""
+        requests = [
+            request
+            for request_id in scheduled.num_scheduled_tokens
+            if (request := self._requests.get(request_id)) is not None
+        ]
+        # Those that compute their blocks in this step first: others may already hit them.
+        requests.sort(key=lambda request: request.num_claimed)
+        foreign = []
+        for request in requests:
+            foreign += self._stamp(request)
+            # A claimed block without a hash cannot be proved.
+            foreign += request.blocks[request.num_stamped : request.num_claimed]
+            request.num_claimed = min(request.num_claimed, request.num_stamped)
+        return foreign
+
+    def _invalidate(self, block_ids: list[int]) -> None:
+        ids = np.asarray(block_ids, np.int64)
+        self._store.invalidate(blocks(ids, self._block_size, len(ids) * self._block_size))

@@ -1,0 +1,213 @@
+"""The worker's side: records the forwards of a model runner and reads the rows of requests that sampled.
+
+Each stage of a pipeline records its own layers and sends the ids to the next one beside the hidden states;
+the worker that answers (the last stage, first tensor-parallel rank) has the store. Nothing is shared between
+processes. A fault of the recorder never reaches vLLM: rows become missing and the log says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.distributed.aux_output_connector.connector import AuxRequestOutput
+from vllm.sequence import IntermediateTensors
+
+from moetape import Recorder, RouteSpec, Store, layout
+from moetape.engines.vllm.answer import Ids, answer_ids
+from moetape.engines.vllm.blocks import BlockOwners
+from moetape.engines.vllm.capture import recording_into
+
+__all__ = ["KvSpace", "RouteRecording"]
+
+logger = logging.getLogger("vllm.moetape")
+
+_ROUTES = "moetape_routes"
+
+
+@dataclass(frozen=True)
+class KvSpace:
+    """The KV cache group whose slots rows follow: index, tokens of a block, blocks, hashes to a block."""
+
+    group: int
+    block_size: int
+    num_blocks: int
+    hashes_per_block: int
+    may_be_filled_from_outside: bool
+
+
+class RouteRecording:
+    """Stands around `execute_model` and `sample_tokens` of a model runner. One thread at a time.
+
+    layers: those of this stage that have a router. space: of the worker that answers; others have no store.
+    """
+
+    def __init__(
+        self, runner: Any, spec: RouteSpec, layers: list[int], max_rows: int, space: KvSpace | None
+    ) -> None:
+        self._runner = runner
+        self._spec = spec
+        self._layers = layers
+        self._space = space
+        self._recorder: Recorder | None = None
+        if space is not None:
+            self._store = Store(spec, space.num_blocks * space.block_size)
+            self._recorder = Recorder(self._store, max_rows)
+            self._owners = BlockOwners(
+                self._store,
+                space.group,
+                space.block_size,
+                space.hashes_per_block,
+                space.may_be_filled_from_outside,
+            )
+            logger.info(
+                "moetape: %.1f MiB for the routes of %s",
+                self._store.memory_bytes / 2**20,
+                self._store.num_slots,
+            )
+        self._ids_of: dict[int, torch.Tensor] = {}
+        self._sent: torch.Tensor | None = None
+        self._num_rows = 0
+        self._fault: Exception | None = None
+        self._outputs: dict[str, AuxRequestOutput] | None = None
+        self._execute_model = runner.execute_model
+        self._sample_tokens = runner.sample_tokens
+        runner.execute_model = self.execute_model
+        runner.sample_tokens = self.sample_tokens
+
+    # capture.Sink
+
+    def take(self, layer: int, ids: torch.Tensor) -> None:
+        """The ids of one layer of the forward under way."""
+        with self._noting_faults():
+            if self._recorder is None:
+                self._ids_of[layer] = ids.to(torch.int32, copy=True)
+            else:
+                self._recorder.capture(layer, ids.numpy())
+                self._num_rows = len(ids)
+
+    # Around the model runner
+
+    def execute_model(self, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
+        """Run the forward, recorded."""
+        self._outputs, self._fault = None, None
+        self._ids_of, self._num_rows = {}, 0
+        earlier = None
+        if intermediate_tensors is not None:
+            earlier = intermediate_tensors.tensors.pop(_ROUTES, None)
+        with self._noting_faults():
+            if self._recorder is not None:
+                self._recorder.begin()
+                self._owners.begin_step(scheduler_output)
+        with recording_into(self):
+            output = self._execute_model(scheduler_output, intermediate_tensors)
+        if isinstance(output, IntermediateTensors):
+            return IntermediateTensors({**output.tensors, _ROUTES: self._for_next_stage(earlier)})
+        if self._recorder is not None and scheduler_output.total_num_scheduled_tokens > 0:
+            with self._noting_faults():
+                self._commit(scheduler_output.total_num_scheduled_tokens, earlier)
+            with self._noting_faults():
+                self._outputs = self._read(scheduler_output)
+        return output
+
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        """Sample, and lay the rows beside the tokens."""
+        output = self._sample_tokens(*args, **kwargs)
+        if self._outputs is not None:
+            inner = getattr(output, "_model_runner_output", output)
+            if hasattr(inner, "aux_output_connector_output"):
+                inner.aux_output_connector_output = self._outputs
+            self._outputs = None
+        return output
+
+    @contextmanager
+    def _noting_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as fault:  # whatever it is, requests go on; their rows are missing
+            if self._fault is None:
+                self._fault = fault
+                logger.exception("moetape: routes of this step are missing")
+
+    # Pipeline stages
+
+    def _for_next_stage(self, earlier: torch.Tensor | None) -> torch.Tensor:
+        """The ids [layers so far, rows, k]; no rows at all where they are not complete."""
+        num_before = self._num_layers_before()
+        parts = [] if earlier is None else [earlier]
+        parts += [self._ids_of[layer][None] for layer in self._layers if layer in self._ids_of]
+        shapes = {part.shape[1:] for part in parts}
+        if sum(len(part) for part in parts) == num_before + len(self._layers) and len(shapes) == 1:
+            self._sent = torch.cat(parts)
+        else:
+            self._sent = torch.zeros((num_before + len(self._layers), 0, self._spec.top_k), dtype=torch.int32)
+        return self._sent
+
+    def _num_layers_before(self) -> int:
+        first = self._layers[0] if self._layers else self._spec.num_layers
+        return sum(layer < first for layer in self._spec.layers)
+
+    # The worker that answers
+
+    def _commit(self, num_tokens: int, earlier: torch.Tensor | None) -> None:
+        assert self._recorder is not None
+        if earlier is not None:
+            for layer, ids in zip(self._spec.layers, earlier.numpy(), strict=False):
+                self._recorder.capture(layer, ids)
+        table = self._runner.input_batch.block_table[self._group()]
+        slots = table.slot_mapping.np[:num_tokens]
+        padded = layout.graph_padded(num_tokens, self._num_rows) if self._num_rows > num_tokens else None
+        report = self._recorder.commit(slots, layout=padded).report
+        if report.refused:
+            logger.warning("moetape: rows of step %d are missing: %s", report.step, report)
+
+    def _read(self, scheduler_output: Any) -> dict[str, AuxRequestOutput]:
+        """The rows that requests are owed, of those that sampled in this step, by one gather."""
+        owed = scheduler_output.aux_output_connector_metadata.requests
+        batch = self._runner.input_batch
+        table = batch.block_table[self._group()]
+        step_slots, blocks, size = table.slot_mapping.np, table.block_table.np, table.block_size
+        num_scheduled = scheduler_output.num_scheduled_tokens
+        sampled = ~self._runner.discard_request_mask.np[: batch.num_reqs]
+        slots: list[Any] = []
+        cuts: list[tuple[str, int, int, int]] = []
+        at = num_rows = 0
+        for index, request_id in enumerate(batch.req_ids[: batch.num_reqs]):
+            first = owed.get(request_id)
+            count = num_scheduled[request_id]
+            if first is not None and sampled[index]:
+                computed = int(batch.num_computed_tokens_cpu[index])
+                if first >= computed:
+                    slots.append(step_slots[at + first - computed : at + count])
+                else:
+                    positions = np.arange(first, computed + count)
+                    slots.append(blocks[index, positions // size].astype(np.int64) * size + positions % size)
+                cuts.append((request_id, first, num_rows, num_rows + len(slots[-1])))
+                num_rows += len(slots[-1])
+            at += count
+        if not cuts:
+            return {}
+        routes = self._store.read(np.concatenate(slots))
+        return _cut(answer_ids(routes), routes.valid if not routes.complete else None, self._spec, cuts)
+
+    def _group(self) -> int:
+        assert self._space is not None
+        return self._space.group
+
+
+def _cut(
+    ids: Ids, valid: Any, spec: RouteSpec, cuts: list[tuple[str, int, int, int]]
+) -> dict[str, AuxRequestOutput]:
+    """Each request's part; signed only where rows of its own are missing."""
+    narrow = ids if valid is None else ids.astype(np.uint8 if spec.id_bytes == 1 else np.uint16)
+    return {
+        request_id: AuxRequestOutput(
+            first, (narrow if valid is None or valid[start:end].all() else ids)[start:end]
+        )
+        for request_id, first, start, end in cuts
+    }
