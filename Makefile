@@ -21,7 +21,7 @@ WERROR := $(if $(CI),ON,OFF)
 CONFIGURE := cmake --log-level=NOTICE -DMOETAPE_WERROR=$(WERROR) --preset
 COMPILE := cmake --build --parallel $(JOBS) --preset
 CTEST := ctest --no-tests=error --parallel $(JOBS) --preset
-PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist loadgroup
 
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc 2>/dev/null | head -n 1)
 GPU_TEST := build/gpu-test/tests/gpu/moetape_gpu_test

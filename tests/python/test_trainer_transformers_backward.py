@@ -321,11 +321,9 @@ def test_ids_live_until_the_backward_ended_or_the_graph_is_gone(model: Any, reen
         with torch.set_grad_enabled(by != "no_grad"), session.replay(routes):
             loss = loss_of(model(**FIRST))
         if by == "no_grad":
-            assert not session._live
+            assert not session._flights
             return
-        (reference,) = session._live.values()
-        micro_batch = reference()
-        assert micro_batch is not None
+        (micro_batch,) = session._flights.live
         ids = [weakref.ref(one) for one in micro_batch._ids.values()]
         assert len(ids) == 3
         del micro_batch
@@ -337,7 +335,7 @@ def test_ids_live_until_the_backward_ended_or_the_graph_is_gone(model: Any, reen
         else:
             del loss
         assert all(one() is None for one in ids)
-        assert not session._live
+        assert not session._flights
         assert num_intercepted() == 0
         session.detach()
     finally:
@@ -364,7 +362,7 @@ def test_many_micro_batches_leave_nothing_behind(model: Any) -> None:  # case G0
         if at % 2:
             loss.backward()
     del loss
-    assert not session._live
+    assert not session._flights
     assert not session._undo
     for name, module in model.named_modules():
         assert module.__dict__.get("_gradient_checkpointing_func") is before[name].get(

@@ -21,6 +21,16 @@ class Counts:
     missing: int = 0  # live: the routes have no valid row for the position
     beyond: int = 0  # live: at or after the routes' end, such as a last token that was never fed
     padding: int = 0  # live: the batch's padding
+    dropped: int = 0  # live: of sequences that were taken out for bad data
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.replayed + other.replayed,
+            self.missing + other.missing,
+            self.beyond + other.beyond,
+            self.padding + other.padding,
+            self.dropped + other.dropped,
+        )
 
 
 class MicroBatch:
@@ -31,37 +41,52 @@ class MicroBatch:
     are kept narrow: one byte up to 256 experts, two up to 32,768, four beyond.
     """
 
-    def __init__(self, names: dict[int, str], recorded: torch.Tensor, replayed: torch.Tensor) -> None:
-        """Take ids [layers, rows, k] in the order of names {layer: router}, and replayed bool [rows]."""
+    def __init__(
+        self,
+        names: dict[int, str],
+        recorded: torch.Tensor,
+        replayed: torch.Tensor,
+        all_replayed: bool = False,
+    ) -> None:
+        """Take ids [layers, rows, k] in the order of names {layer: router}, and replayed bool [rows].
+
+        all_replayed: no row is live, as the caller knows without asking the device.
+        """
         self.forwarding = False
         self.nodes = range(0)  # numbers of the graph nodes that its forward pass made
         self.backward = -1  # the backward pass at whose end it is released
         self._names = names
         self._ids = dict(zip(names, recorded.unbind(0), strict=True))
         self._replayed = replayed[:, None]
+        self._all_replayed = all_replayed
         self._fired: set[int] = set()
 
-    def choose(self, layer: int, live_ids: torch.Tensor) -> torch.Tensor:
-        """Give the ids [rows, k] that the router of `layer` takes; live_ids are its own choice."""
+    def choose(
+        self, layer: int, shape: tuple[int, ...], live_ids: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        """Give the ids [rows, k] = shape that the router of `layer` takes; live_ids asks for its own."""
         if not self._ids:
             raise mt.ClosedError(
                 f"replay: router {self._names[layer]} is recomputed after its backward pass has ended; "
                 "a second one needs retain_graph=True in the first"
             )
         ids = self._ids[layer]
-        if ids.shape != live_ids.shape:
+        if ids.shape != shape:
             raise mt.WrongShapeError(
                 f"replay: router {self._names[layer]}: expected ids [rows, k] = {list(ids.shape)} as planned "
-                f"for the batch, got {list(live_ids.shape)}"
+                f"for the batch, got {list(shape)}"
             )
         if not self.forwarding:
-            return ids.to(live_ids)
+            return ids.long()
         if layer in self._fired:
             raise mt.AlreadyCapturedError(
                 f"replay: router {self._names[layer]} (layer {layer}) fired twice in one forward pass"
             )
         self._fired.add(layer)
-        chosen = torch.where(self._replayed.to(live_ids.device), ids.to(live_ids), live_ids)
+        if self._all_replayed:
+            return ids.long()
+        live = live_ids()
+        chosen = torch.where(self._replayed.to(live.device), ids.to(live), live)
         self._ids[layer] = chosen.to(ids.dtype)
         return chosen
 
@@ -111,3 +136,8 @@ class Current(threading.local):
                 return function(*args, **kwargs)
 
         return run
+
+
+def narrow(num_experts: int) -> str:
+    """The type by which ids travel to a device and wait there."""
+    return "uint8" if num_experts <= 256 else "int16" if num_experts <= 32768 else "int32"

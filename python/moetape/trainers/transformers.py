@@ -36,7 +36,8 @@ from moetape.models.forward import ForwardInputs
 from moetape.trainers import _alignment as alignment
 from moetape.trainers import _autograd as autograd
 from moetape.trainers._checkpoint import wrap_all
-from moetape.trainers._microbatch import Counts, Current, MicroBatch
+from moetape.trainers._flight import Flights
+from moetape.trainers._microbatch import Counts, Current, MicroBatch, narrow
 
 __all__ = ["Counts", "Replay", "Session", "attach"]
 
@@ -72,9 +73,9 @@ class Session:
         self._model = weakref.ref(model)
         self._take(find_routers(model, excluded=excluded))
         self._current = Current()
-        self._lock = threading.RLock()  # micro-batches end on any thread
+        self._flights = Flights(self._current, self._uninstall_if_idle)
+        self._lock = self._flights.lock
         self._block_thread: int | None = None  # of the open block; a lost block is not kept alive
-        self._live: dict[int, weakref.ref[MicroBatch]] = {}
         self._undo: list[Callable[[], None]] = []
         self._detached = False
 
@@ -104,10 +105,10 @@ class Session:
 
     def detach(self) -> None:
         """End the session; attach() makes another. Refused in a block or while a micro-batch waits."""
-        if self._block_thread is not None or self._live:
+        if self._block_thread is not None or self._flights:
             raise mt.InvalidArgumentError(
-                f"detach: expected no replay in use, got {len(self._live)} micro-batches that wait for their "
-                f"backward{' and an open block' if self._block_thread is not None else ''}"
+                f"detach: expected no replay in use, got {len(self._flights)} micro-batches that wait for "
+                f"their backward{' and an open block' if self._block_thread is not None else ''}"
             )
         self._detached = True
         model = self._model()
@@ -138,9 +139,9 @@ class Session:
         replaced = [one.name for one in self._interceptors if modules.get(one.name, self) is not one.module]
         if not replaced:
             return
-        if self._live:
+        if self._flights:
             raise mt.ConflictError(
-                f"replay: expected the routers of the {len(self._live)} micro-batches that wait for their "
+                f"replay: expected the routers of the {len(self._flights)} micro-batches that wait for their "
                 f"backward, got others at {', '.join(replaced)}"
             )
         routers = find_routers(model, excluded=self.spec.excluded)
@@ -168,7 +169,7 @@ class Session:
 
     def _uninstall_if_idle(self) -> None:
         with self._lock:
-            if self._block_thread is None and not self._live:
+            if self._block_thread is None and not self._flights:
                 while self._undo:
                     self._undo.pop()()
 
@@ -176,7 +177,9 @@ class Session:
         self, layer: int, scores: Any, live_values: Any, live_ids: torch.Tensor
     ) -> torch.Tensor | None:
         micro_batch = self._running()
-        return None if micro_batch is None else micro_batch.choose(layer, live_ids)
+        if micro_batch is None:
+            return None
+        return micro_batch.choose(layer, tuple(live_ids.shape), lambda: live_ids).to(live_ids)
 
     def _bind(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return self._current.bound(function, self._running())
@@ -195,8 +198,7 @@ class Session:
 
     def _recomputed_by_hand(self) -> MicroBatch | None:
         """Find it for a checkpoint that is not ours: the node that asks for recomputing dates its forward."""
-        with self._lock:
-            live = [one for one in (known() for known in self._live.values()) if one is not None]
+        live = self._flights.live
         number = autograd.backward_node_number()
         if number is None or not live or number < min(one.nodes.start for one in live):
             return None
@@ -212,34 +214,6 @@ class Session:
                 "that waits for its backward; mix or nest with model.gradient_checkpointing_enable() only"
             )
         return live[0]
-
-    def _begin(self, micro_batch: MicroBatch) -> None:
-        key = id(micro_batch)
-        self._live[key] = weakref.ref(micro_batch)
-        weakref.finalize(micro_batch, self._forget, key).atexit = False
-        micro_batch.forwarding = True
-        micro_batch.nodes = range(autograd.next_node_number(), 2**63 - 1)
-        self._current.push(micro_batch)
-
-    def _end_forward(self, micro_batch: MicroBatch) -> None:
-        self._current.pop()
-        micro_batch.forwarding = False
-        micro_batch.nodes = range(micro_batch.nodes.start, autograd.next_node_number())
-
-    def _start_backward(self, micro_batch: MicroBatch) -> None:
-        number = autograd.backward_number()
-        if micro_batch.backward != number and not autograd.backward_keeps_graph():
-            micro_batch.backward = number
-            autograd.at_end_of_backward(lambda: self._end(micro_batch))
-
-    def _end(self, micro_batch: MicroBatch) -> None:
-        micro_batch.release()
-        self._forget(id(micro_batch))
-
-    def _forget(self, key: int) -> None:
-        with self._lock:
-            self._live.pop(key, None)
-        self._uninstall_if_idle()
 
 
 class Replay:
@@ -339,26 +313,25 @@ class Replay:
             )
         micro_batch = self._plan(ForwardInputs.of(model.forward, args, kwargs))
         self._session._install(model)  # checkpointing may have been switched since the block began
-        self._session._begin(micro_batch)
+        self._session._flights.begin(micro_batch)
         self._micro_batch = micro_batch
         self._state = "forward"
 
     def _after_forward(self, output: Any) -> None:
-        session, micro_batch = self._session, self._micro_batch
+        flights, micro_batch = self._session._flights, self._micro_batch
         assert micro_batch is not None
         self._micro_batch = None  # from here on the graph alone holds it
         self._state = "done"
-        session._end_forward(micro_batch)
+        flights.end_forward(micro_batch)
         try:
             if output is None:
-                session._end(micro_batch)
+                flights.end(micro_batch)
                 return
             micro_batch.check_all_fired()
         except mt.Error:
-            session._end(micro_batch)
+            flights.end(micro_batch)
             raise
-        for node in autograd.graph_nodes(output):
-            node.register_prehook(lambda _: session._start_backward(micro_batch))
+        flights.release_after_backward(micro_batch, output)
 
     def _plan(self, call: ForwardInputs) -> MicroBatch:
         session, row_ids = self._session, self._row_ids
@@ -370,7 +343,7 @@ class Replay:
             alignment.check_row_ids_shape(call, row_ids)
         flat = np.ascontiguousarray(row_ids).reshape(-1)
         plan = mt.replay.Plan.from_row_ids(flat, layers=list(session._names))
-        ids, use = plan.apply(self._routes, dtype=_narrow(session.spec.num_experts))
+        ids, use = plan.apply(self._routes, dtype=narrow(session.spec.num_experts))
         if not call.is_embedded:
             plan.verify(self._routes, call.tokens.detach().reshape(-1).to("cpu", torch.int32).numpy())
         self.counts = self._count(flat, np.asarray(use))
@@ -422,7 +395,3 @@ def _checked_routes(routes: Sequence[mt.Routes], spec: mt.RouteSpec) -> list[mt.
                 "a row repeat one"
             )
     return list(routes)
-
-
-def _narrow(num_experts: int) -> str:
-    return "uint8" if num_experts <= 256 else "int16" if num_experts <= 32768 else "int32"
