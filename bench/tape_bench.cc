@@ -138,7 +138,8 @@ void read_plainly(const std::string& path) {
   close(file);
 }
 
-void write_tape(const std::vector<Routes>& routes, const std::string& path, const TapeOptions& options) {
+void write_tape(const std::vector<Routes>& routes, const std::string& path, TapeOptions options) {
+  options.overwrite = true;
   TapeWriter writer = value_of(TapeWriter::create(path, routes[0].spec(), options));
   for (const Routes& one : routes) require(writer.append(one).has_value(), "append");
   require(writer.finish().has_value(), "finish");

@@ -202,7 +202,9 @@ TapeOutput::TapeOutput(const OutputOptions& options, const RouteSpec& spec, cons
     folder_ = std::move(folder);
     path = (fs::path(folder_) / "tape").string();
   }
-  writer_.emplace(need(TapeWriter::create(path, spec, tape_options)));
+  TapeOptions with_name = tape_options;
+  with_name.overwrite = options.force;
+  writer_.emplace(need(TapeWriter::create(path, spec, with_name)));
 }
 
 TapeOutput::~TapeOutput() {

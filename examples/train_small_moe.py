@@ -225,7 +225,7 @@ def run(steps: int, seed: int) -> tuple[Record, list[Summary]]:
 
 def save(record: Record, folder: Path) -> None:
     for name, routes in (("run.tape", record.served), ("other.tape", record.trained)):
-        mt.save(folder / name, routes, sequence_ids=record.sequence_ids)
+        mt.save(folder / name, routes, sequence_ids=record.sequence_ids, overwrite=True)
         print(f"{folder / name}: {(folder / name).stat().st_size / 1e6:.2f} MB")
 
 

@@ -26,7 +26,7 @@ enum class ErrorCode : uint8_t {
   kAlreadyCaptured,  // rows captured twice in one step
   kStepOrder,        // a step or version that is not allowed now
   kSpecMismatch,     // routes of another spec
-  kConflict,         // two records of one row that differ
+  kConflict,         // two records of one row that differ, two files of one name
   kMissingRows,      // missing rows where the receiver cannot say "missing"
   kCorruptData,      // bytes that are not what they claim to be
   kUnsupported,      // something that moetape does not do, by name

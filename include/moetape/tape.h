@@ -42,6 +42,8 @@ struct TapeOptions {
   // Above 0: no file is larger, unless it holds a single sequence; what does not fit goes to further files
   // beside it, and the path becomes their index.
   int64_t max_file_bytes = 0;
+  // Whether the tape may take the place of a file that has its name.
+  bool overwrite = false;
 };
 
 // What a caller says of a sequence. UTF-8 (kInvalidArgument otherwise).
@@ -142,15 +144,21 @@ class Tape {
 
 // Writes a tape. Move-only, one thread at a time.
 //
-// The file is written under a hidden name of its own (.NAME.XXXXXXXX.part) in the folder of `path` and takes
-// its name in finish(), when it is on the disk: what stood there before is replaced then, and not before. Of
-// two writers of one path the last to finish wins; their bytes never mix. A symbolic link stays, and the file
-// it points to is replaced. A writer that goes away unfinished leaves nothing; a process that is killed
-// leaves the hidden file. Memory: some MiB, whatever is written.
+// The file is written under a hidden name of its own in the folder of `path` (as output_file.h says) and
+// takes its name in finish(), when it is on the disk. Where a file has the name, create() refuses, and so
+// does finish() where one has taken it since; with `overwrite` it is replaced then, and not before. So of two
+// writers of one path the first to finish has it and the other is told, or, where both overwrite, the last;
+// their bytes never mix. A symbolic link stays, and the file it points to is meant. Memory: some MiB,
+// whatever is written.
+//
+// A writer that goes away unfinished leaves nothing, shards included. A process that is killed leaves hidden
+// files, and where that happens while the shards of a tape get their names, some of those: no index names
+// them, since it comes last, and no other tape's shards have their tag.
 class TapeWriter {
  public:
   // kInvalidArgument: layer groups that are not a partition of the spec's layers, a path that is no regular
-  // file. kConflict: the index of a sharded tape stands there, whose shards would be left without it.
+  // file. kConflict: a file stands there and `overwrite` is not set, or it is the index of a sharded tape,
+  // whose shards would be left without it.
   // kCapacity: a spec whose header would be above 64 KiB. kIo.
   static Result<TapeWriter> create(const std::string& path, const RouteSpec& spec, TapeOptions options = {});
 
@@ -174,8 +182,9 @@ class TapeWriter {
   int64_t num_sequences() const;
   int64_t num_rows() const;
 
-  // Makes the tape appear. Where it fails, nothing has appeared, and it may be called again; the one
-  // exception is a folder that takes the name and cannot be brought to the disk.
+  // Makes the tape appear. kConflict as of create(). Where it fails, nothing has appeared under the path, and
+  // it may be called again; the one exception is a folder that takes the name and cannot be brought to the
+  // disk.
   Status finish();
 
  private:
@@ -185,11 +194,11 @@ class TapeWriter {
 };
 
 // The bytes of a tape, the same as those of the file. `sequences`: empty, or one for each (kWrongShape).
-// max_file_bytes has no meaning here.
+// max_file_bytes and overwrite have no meaning here.
 Result<Buffer> tape_bytes(const RouteSpec& spec, std::span<const Routes> routes,
                           std::span<const TapeSequence> sequences = {}, const TapeOptions& options = {});
 
-// All sequences of all tapes, in order, in bounded memory. The path may be one of them.
+// All sequences of all tapes, in order, in bounded memory. The path may be one of them (`overwrite`).
 Status merge_tapes(std::span<const Tape> tapes, const std::string& path, const TapeOptions& options = {});
 // A part of a tape; layer groups are those of the layers that are taken. kOutOfRange for sequences or layers
 // that are not there, or positions below 0 or that end before they start.

@@ -97,6 +97,15 @@ std::string_view StrArg::get(const char* name) const {
   return {text, static_cast<size_t>(size)};
 }
 
+std::string PathArg::get(const char* name) const {
+  const nb::object path = nb::steal(PyOS_FSPath(object.ptr()));
+  if (!path.is_valid()) PyErr_Clear();
+  if (!path.is_valid() || !PyUnicode_Check(path.ptr())) {
+    raise_wrong_type(name, "str or os.PathLike", object);
+  }
+  return std::string(StrArg{{path}}.get(name));
+}
+
 std::optional<std::string_view> OptionalStrArg::get(const char* name) const {
   if (object.is_none()) return std::nullopt;
   if (!PyUnicode_Check(object.ptr())) raise_wrong_type(name, "str or None", object);

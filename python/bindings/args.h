@@ -67,6 +67,11 @@ struct StrArg : Arg {
   std::string_view get(const char* name) const;
 };
 
+struct PathArg : Arg {
+  static constexpr auto kStubName = nb::detail::const_name("str | os.PathLike[str]");
+  std::string get(const char* name) const;
+};
+
 struct OptionalStrArg : Arg {
   static constexpr auto kStubName = nb::detail::const_name("str | None");
   std::optional<std::string_view> get(const char* name) const;

@@ -35,6 +35,7 @@ NB_MODULE(_moetape, m) {
   moetape::bindings::bind_store(m);
   moetape::bindings::bind_recorder(m);
   moetape::bindings::bind_wire(m);
+  moetape::bindings::bind_output_file(m);
   moetape::bindings::bind_tape(m);
   moetape::bindings::bind_answer(m);
   moetape::bindings::bind_spans(m);

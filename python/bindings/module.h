@@ -12,6 +12,7 @@ void bind_layout(nanobind::module_& m);
 void bind_store(nanobind::module_& m);
 void bind_recorder(nanobind::module_& m);
 void bind_wire(nanobind::module_& m);
+void bind_output_file(nanobind::module_& m);
 void bind_tape(nanobind::module_& m);
 void bind_answer(nanobind::module_& m);
 void bind_spans(nanobind::module_& m);

@@ -60,8 +60,9 @@ constexpr const char* kWriterDoc =
 The file takes its name in finish(), whole or not at all. As a context manager it finishes when the block ends, and
 leaves nothing where that or the block raises. codec: "none" or "bitpack". layer_groups: lists of layers that lie together, a
 partition of the spec's, so that a pipeline stage reads only its own. max_file_bytes: what does not fit goes to further
-files, and the path becomes their index. Raises IoError, InvalidArgumentError, ConflictError where the index of a
-sharded tape stands.)";
+files, and the path becomes their index. overwrite: take the place of a file that has the name. Raises IoError,
+InvalidArgumentError, ConflictError where a file has the name and overwrite is not set, or it is the index of a sharded
+tape; finish() does so where one has taken it since, and may be called again.)";
 
 constexpr const char* kAppendDoc =
     R"(Adds one sequence: Routes, or Store.rows(...) in one pass. Where it fails, nothing was added.
@@ -73,31 +74,20 @@ constexpr const char* kSaveDoc =
     R"(Writes a tape of an iterable of Routes, which is walked once and not kept; whole or not at all.
 
 sequence_ids, metas: iterables of str, as many. spec: needed only where there are no routes. codec, layer_groups,
-max_file_bytes: as of TapeWriter.)";
+max_file_bytes, overwrite: as of TapeWriter.)";
 
 constexpr const char* kBytesDoc =
     R"(The bytes of a tape, for the network: the same as those of the file. See save; Tape.from_bytes reads them.)";
 
 constexpr const char* kMergeDoc =
-    R"(Writes all sequences of all tapes, in order, as one tape, in bounded memory; the path may be one of them.
+    R"(Writes all sequences of all tapes, in order, as one tape, in bounded memory; the path may be one of them (overwrite=True).
 
 Raises SpecMismatchError for another fingerprint, InvalidArgumentError for no tapes.)";
 
 constexpr const char* kSliceDoc =
     R"(Writes a part of a tape. sequences: their indices in the order wanted. start, end: positions; a sequence is cut to
-them and stays, without rows if it has none there. layers: ascending global indices. None: all.)";
-
-struct PathArg : Arg {
-  static constexpr auto kStubName = nb::detail::const_name("str | os.PathLike[str]");
-  std::string get(const char* name) const {
-    const nb::object path = nb::steal(PyOS_FSPath(object.ptr()));
-    if (!path.is_valid()) PyErr_Clear();
-    if (!path.is_valid() || !PyUnicode_Check(path.ptr())) {
-      raise_wrong_type(name, "str or os.PathLike", object);
-    }
-    return std::string(StrArg{{path}}.get(name));
-  }
-};
+them and stays, without rows if it has none there. layers: ascending global indices. None: all. codec, max_file_bytes, overwrite: as of
+TapeWriter.)";
 
 struct LayerGroupsArg : Arg {
   static constexpr auto kStubName =
@@ -139,7 +129,8 @@ std::vector<int32_t> layers_from(OptionalArrayArg arg) {
   return layers;
 }
 
-TapeOptions options_from(StrArg codec, LayerGroupsArg groups, OptionalIntArg max_file_bytes) {
+TapeOptions options_from(StrArg codec, LayerGroupsArg groups, OptionalIntArg max_file_bytes,
+                         BoolArg overwrite) {
   TapeOptions options;
   options.codec = unwrap(codec_from_name(codec.get("codec")));
   if (!groups.object.is_none()) {
@@ -149,6 +140,7 @@ TapeOptions options_from(StrArg codec, LayerGroupsArg groups, OptionalIntArg max
     }
   }
   options.max_file_bytes = max_file_bytes.limit("max_file_bytes");
+  options.overwrite = overwrite.get("overwrite");
   return options;
 }
 
@@ -224,10 +216,11 @@ void leave(WriterHandle& self, AnyArg exc_type, AnyArg, AnyArg) {
 }
 
 std::unique_ptr<WriterHandle> new_writer(PathArg path, ObjectArg<RouteSpec> spec, StrArg codec,
-                                         LayerGroupsArg groups, OptionalIntArg max_file_bytes) {
+                                         LayerGroupsArg groups, OptionalIntArg max_file_bytes,
+                                         BoolArg overwrite) {
   auto handle = std::make_unique<WriterHandle>();
-  handle->writer.emplace(unwrap(
-      TapeWriter::create(path.get("path"), spec.get("spec"), options_from(codec, groups, max_file_bytes))));
+  handle->writer.emplace(unwrap(TapeWriter::create(path.get("path"), spec.get("spec"),
+                                                   options_from(codec, groups, max_file_bytes, overwrite))));
   return handle;
 }
 
@@ -265,9 +258,9 @@ RouteSpec spec_of(const Routes* first, OptionalObjectArg<RouteSpec> spec) {
 
 void save(PathArg path_arg, RoutesIterableArg routes_arg, StringsArg ids_arg, StringsArg metas_arg,
           OptionalObjectArg<RouteSpec> spec_arg, StrArg codec, LayerGroupsArg groups,
-          OptionalIntArg max_file_bytes) {
+          OptionalIntArg max_file_bytes, BoolArg overwrite) {
   const std::string path = path_arg.get("path");
-  const TapeOptions options = options_from(codec, groups, max_file_bytes);
+  const TapeOptions options = options_from(codec, groups, max_file_bytes, overwrite);
   Items items(routes_arg.object, "routes", "a list of Routes");
   Texts ids(ids_arg, "sequence_ids");
   Texts metas(metas_arg, "metas");
@@ -288,7 +281,7 @@ void save(PathArg path_arg, RoutesIterableArg routes_arg, StringsArg ids_arg, St
 nb::object to_bytes(RoutesIterableArg routes_arg, StringsArg ids_arg, StringsArg metas_arg,
                     OptionalObjectArg<RouteSpec> spec_arg, StrArg codec, LayerGroupsArg groups) {
   const std::vector<Routes> routes = RoutesListArg{{routes_arg.object}}.get("routes");
-  const TapeOptions options = options_from(codec, groups, {{nb::none()}});
+  const TapeOptions options = options_from(codec, groups, {{nb::none()}}, {{nb::bool_(false)}});
   Texts ids(ids_arg, "sequence_ids");
   Texts metas(metas_arg, "metas");
   std::vector<TapeSequence> sequences;
@@ -374,19 +367,20 @@ std::vector<TapeFault> verify(const Tape& self, OptionalIntArg sequence_arg) {
 }
 
 void merge(TapesArg tapes_arg, PathArg path_arg, StrArg codec, LayerGroupsArg groups,
-           OptionalIntArg max_file_bytes) {
+           OptionalIntArg max_file_bytes, BoolArg overwrite) {
   std::vector<Tape> tapes;
   Items items(tapes_arg.object, "tapes", "a list of Tape");
   while (const nb::object tape = items.next()) {
     tapes.push_back(ObjectArg<Tape>{{tape}}.get(items.item_name().c_str()));
   }
   const std::string path = path_arg.get("path");
-  const TapeOptions options = options_from(codec, groups, max_file_bytes);
+  const TapeOptions options = options_from(codec, groups, max_file_bytes, overwrite);
   unwrap(long_call(kLongCallBytes, [&] { return merge_tapes(tapes, path, options); }));
 }
 
 void slice(ObjectArg<Tape> tape_arg, PathArg path_arg, OptionalArrayArg sequences, IntArg start,
-           OptionalIntArg end, OptionalArrayArg layers, StrArg codec, OptionalIntArg max_file_bytes) {
+           OptionalIntArg end, OptionalArrayArg layers, StrArg codec, OptionalIntArg max_file_bytes,
+           BoolArg overwrite) {
   const Tape tape = tape_arg.get("tape");
   TapeSelection selection;
   if (!sequences.object.is_none()) selection.sequences = integers<int64_t>(sequences.object, "sequences");
@@ -394,7 +388,7 @@ void slice(ObjectArg<Tape> tape_arg, PathArg path_arg, OptionalArrayArg sequence
   selection.start = start.get("start");
   selection.end = end.get("end");
   const std::string path = path_arg.get("path");
-  const TapeOptions options = options_from(codec, {{nb::none()}}, max_file_bytes);
+  const TapeOptions options = options_from(codec, {{nb::none()}}, max_file_bytes, overwrite);
   unwrap(long_call(kLongCallBytes, [&] { return slice_tape(tape, selection, path, options); }));
 }
 
@@ -486,16 +480,25 @@ void bind_reader(nb::module_& m) {
 void bind_writer(nb::module_& m) {
   nb::class_<WriterHandle>(m, "TapeWriter", kWriterDoc)
       .def(nb::new_(&new_writer), "path"_a, "spec"_a, nb::kw_only(), "codec"_a = "none",
-           "layer_groups"_a = nb::none(), "max_file_bytes"_a = nb::none())
+           "layer_groups"_a = nb::none(), "max_file_bytes"_a = nb::none(), "overwrite"_a = false)
       .def("append", &append, "routes"_a, "id"_a = "", "meta"_a = "", kAppendDoc)
       .def("append_from", &append_from, "tape"_a, "sequence"_a, "start"_a = nb::none(), "end"_a = nb::none(),
            "Adds positions [start, end) (None: all) of a sequence of a Tape, with its id, meta and channels.")
       .def("finish", &finish, "Makes the tape appear under its path. Where it fails, nothing has appeared.")
       .def_prop_ro(
-          "num_sequences", [](WriterHandle& self) { return open_writer(self).num_sequences(); },
+          "num_sequences",
+          [](WriterHandle& self) {
+            const Busy busy(&self.busy, "TapeWriter");
+            return open_writer(self).num_sequences();
+          },
           "Added so far.")
       .def_prop_ro(
-          "num_rows", [](WriterHandle& self) { return open_writer(self).num_rows(); }, "Added so far.")
+          "num_rows",
+          [](WriterHandle& self) {
+            const Busy busy(&self.busy, "TapeWriter");
+            return open_writer(self).num_rows();
+          },
+          "Added so far.")
       .def(
           "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> TapeWriter"))
       .def(
@@ -505,15 +508,15 @@ void bind_writer(nb::module_& m) {
                   "traceback: types.TracebackType | None) -> None"));
   m.def("save", &save, "path"_a, "routes"_a, nb::kw_only(), "sequence_ids"_a = nb::none(),
         "metas"_a = nb::none(), "spec"_a = nb::none(), "codec"_a = "none", "layer_groups"_a = nb::none(),
-        "max_file_bytes"_a = nb::none(), kSaveDoc);
+        "max_file_bytes"_a = nb::none(), "overwrite"_a = false, kSaveDoc);
   m.def("tape_bytes", &to_bytes, "routes"_a, nb::kw_only(), "sequence_ids"_a = nb::none(),
         "metas"_a = nb::none(), "spec"_a = nb::none(), "codec"_a = "none", "layer_groups"_a = nb::none(),
         kBytesDoc);
   m.def("merge_tapes", &merge, "tapes"_a, "path"_a, nb::kw_only(), "codec"_a = "none",
-        "layer_groups"_a = nb::none(), "max_file_bytes"_a = nb::none(), kMergeDoc);
+        "layer_groups"_a = nb::none(), "max_file_bytes"_a = nb::none(), "overwrite"_a = false, kMergeDoc);
   m.def("slice_tape", &slice, "tape"_a, "path"_a, nb::kw_only(), "sequences"_a = nb::none(), "start"_a = 0,
         "end"_a = nb::none(), "layers"_a = nb::none(), "codec"_a = "none", "max_file_bytes"_a = nb::none(),
-        kSliceDoc);
+        "overwrite"_a = false, kSliceDoc);
 }
 
 }  // namespace

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
+
+from moetape._moetape import Error, OutputFile
+from moetape.errors import IoError
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def whole_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[BinaryIO]:
     """A file that takes the name `path` when the block ends, and goes where the block raises.
 
-    Of two writers of one name the last wins, and neither touches the other's bytes. Raises OSError.
+    Raises ConflictError where a file has the name, or has taken it when the block ends, unless `overwrite`
+    is set; IoError where the system refuses, in the block too.
     """
-    target = Path(path)
-    part = target.parent / f".{target.name}.{secrets.token_hex(4)}.part"
-    file = part.open("xb")
+    output = OutputFile(path, overwrite)
     try:
-        with file:
+        with os_errors(path, "cannot be written"), open(output.hidden_path, "r+b") as file:
             yield file
-        part.replace(target)
-    except BaseException:
-        part.unlink(missing_ok=True)
+        output.finish()
+    finally:
+        output.give_up()
+
+
+@contextlib.contextmanager
+def os_errors(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Raises IoError for the OSError of others, with the path and the system's words."""
+    try:
+        yield
+    except Error:
         raise
+    except OSError as error:
+        raise IoError(f"{os.fspath(path)}: {what}: {error.strerror or error}") from error

@@ -757,6 +757,23 @@ def decode_rows(data: str | bytes | bytearray, dialect: str, *, spec: RouteSpec,
     not looked at; "vllm-split", "lightllm", "prime-rl", "skyrl", "megatron" and tapes are decoded at once.
     """
 
+class OutputFile:
+    """
+    A file that appears whole or not at all; what moetape._files.whole_file stands on.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], overwrite: bool = False) -> None: ...
+
+    @property
+    def hidden_path(self) -> str:
+        """Where the bytes go."""
+
+    def finish(self) -> None:
+        """Gives the file its name."""
+
+    def give_up(self) -> None:
+        """Leaves nothing of what is unfinished."""
+
 class TapeEntry:
     """What a tape says of a sequence, besides the ids of its rows."""
 
@@ -925,11 +942,12 @@ class TapeWriter:
     The file takes its name in finish(), whole or not at all. As a context manager it finishes when the block ends, and
     leaves nothing where that or the block raises. codec: "none" or "bitpack". layer_groups: lists of layers that lie together, a
     partition of the spec's, so that a pipeline stage reads only its own. max_file_bytes: what does not fit goes to further
-    files, and the path becomes their index. Raises IoError, InvalidArgumentError, ConflictError where the index of a
-    sharded tape stands.
+    files, and the path becomes their index. overwrite: take the place of a file that has the name. Raises IoError,
+    InvalidArgumentError, ConflictError where a file has the name and overwrite is not set, or it is the index of a sharded
+    tape; finish() does so where one has taken it since, and may be called again.
     """
 
-    def __init__(self, path: str | os.PathLike[str], spec: RouteSpec, *, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None, max_file_bytes: int | None = None) -> None: ...
+    def __init__(self, path: str | os.PathLike[str], spec: RouteSpec, *, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None, max_file_bytes: int | None = None, overwrite: bool = False) -> None: ...
 
     def append(self, routes: Routes | RowSource, id: str = '', meta: str = '') -> None:
         """
@@ -961,12 +979,12 @@ class TapeWriter:
 
     def __exit__(self, exc_type: type[BaseException], exc_value: BaseException, traceback: types.TracebackType) -> None: ...
 
-def save(path: str | os.PathLike[str], routes: Iterable[Routes], *, sequence_ids: Iterable[str] | None = None, metas: Iterable[str] | None = None, spec: RouteSpec | None = None, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None, max_file_bytes: int | None = None) -> None:
+def save(path: str | os.PathLike[str], routes: Iterable[Routes], *, sequence_ids: Iterable[str] | None = None, metas: Iterable[str] | None = None, spec: RouteSpec | None = None, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None, max_file_bytes: int | None = None, overwrite: bool = False) -> None:
     """
     Writes a tape of an iterable of Routes, which is walked once and not kept; whole or not at all.
 
     sequence_ids, metas: iterables of str, as many. spec: needed only where there are no routes. codec, layer_groups,
-    max_file_bytes: as of TapeWriter.
+    max_file_bytes, overwrite: as of TapeWriter.
     """
 
 def tape_bytes(routes: Iterable[Routes], *, sequence_ids: Iterable[str] | None = None, metas: Iterable[str] | None = None, spec: RouteSpec | None = None, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None) -> object:
@@ -974,17 +992,18 @@ def tape_bytes(routes: Iterable[Routes], *, sequence_ids: Iterable[str] | None =
     The bytes of a tape, for the network: the same as those of the file. See save; Tape.from_bytes reads them.
     """
 
-def merge_tapes(tapes: Iterable[Tape], path: str | os.PathLike[str], *, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None, max_file_bytes: int | None = None) -> None:
+def merge_tapes(tapes: Iterable[Tape], path: str | os.PathLike[str], *, codec: str = 'none', layer_groups: Iterable[Sequence[int]] | None = None, max_file_bytes: int | None = None, overwrite: bool = False) -> None:
     """
-    Writes all sequences of all tapes, in order, as one tape, in bounded memory; the path may be one of them.
+    Writes all sequences of all tapes, in order, as one tape, in bounded memory; the path may be one of them (overwrite=True).
 
     Raises SpecMismatchError for another fingerprint, InvalidArgumentError for no tapes.
     """
 
-def slice_tape(tape: Tape, path: str | os.PathLike[str], *, sequences: numpy.typing.ArrayLike | None = None, start: int = 0, end: int | None = None, layers: numpy.typing.ArrayLike | None = None, codec: str = 'none', max_file_bytes: int | None = None) -> None:
+def slice_tape(tape: Tape, path: str | os.PathLike[str], *, sequences: numpy.typing.ArrayLike | None = None, start: int = 0, end: int | None = None, layers: numpy.typing.ArrayLike | None = None, codec: str = 'none', max_file_bytes: int | None = None, overwrite: bool = False) -> None:
     """
     Writes a part of a tape. sequences: their indices in the order wanted. start, end: positions; a sequence is cut to
-    them and stays, without rows if it has none there. layers: ascending global indices. None: all.
+    them and stays, without rows if it has none there. layers: ascending global indices. None: all. codec, max_file_bytes, overwrite: as of
+    TapeWriter.
     """
 
 class Choice:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from moetape._files import whole_file
 from moetape._moetape import Comparison, Routes, Stats, Tape, compare, render_report, stats
-from moetape.errors import InvalidArgumentError, IoError
+from moetape.errors import InvalidArgumentError
 
 Record = Tape | Routes | Sequence[Routes]
 
@@ -21,14 +21,16 @@ def report(
     names: Sequence[str] | None = None,
     title: str = "",
     token_text: Mapping[int, str | bytes] | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Writes one HTML page about a record, or about two records of the same tokens (docs/report.md).
 
     record, other: a Tape, a Routes or a sequence of Routes; of two, the same number in the same order.
     names: of the records; default: those of the files of tapes. token_text: of the token ids that are known;
-    bytes need not be UTF-8. Each record is walked once or twice, sequence by sequence. `path` holds the old
-    or the whole new page, whatever happens. Raises what moetape.stats and moetape.compare raise,
-    InvalidArgumentError for a wrong number of names, IoError where the page cannot be written.
+    bytes need not be UTF-8. Each record is walked once or twice, sequence by sequence. The page appears
+    whole or not at all. Raises what moetape.stats and moetape.compare raise, InvalidArgumentError for a wrong
+    number of names, ConflictError where a file has the name and `overwrite` is not set, IoError where the
+    page cannot be written.
     """
     records = [record] if other is None else [record, other]
     if names is None:
@@ -39,19 +41,21 @@ def report(
         raise InvalidArgumentError(
             f"names: expected one for each of {len(records)} records, got {len(names)}"
         )
-    comparison = None if other is None else _comparison(record, other)
-    page = render_report(
+    with whole_file(path, overwrite=overwrite) as file:
+        file.write(_page(records, names, title, token_text or {}))
+
+
+def _page(
+    records: Sequence[Record], names: Sequence[str], title: str, token_text: Mapping[int, str | bytes]
+) -> bytes:
+    comparison = None if len(records) == 1 else _comparison(*records)
+    return render_report(
         [(name, _stats(one), *_sizes(one)) for name, one in zip(names, records, strict=True)],
         comparison,
         title,
-        {token: _bytes(text) for token, text in (token_text or {}).items()},
-        _sequence_names(record, comparison),
+        {token: _bytes(text) for token, text in token_text.items()},
+        _sequence_names(records[0], comparison),
     )
-    try:
-        with whole_file(path) as file:
-            file.write(page)
-    except OSError as error:
-        raise IoError(f"report: {path}: expected to write the page, got: {error.strerror}") from error
 
 
 def _name(record: Record, default: str) -> str:

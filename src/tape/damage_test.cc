@@ -353,7 +353,8 @@ TEST_F(InFolder, PositionsThatAreNoneAreNotWritten) {
 // case D07: an id equal to the number of experts is none.
 TEST_F(InFolder, IdsThatAreNoExpertsAreRefusedThoughTheChecksumsAreRight) {
   const auto write = [&](std::vector<uint8_t> ids, bool missing, Codec codec) {
-    TapeWriter writer = value_of(TapeWriter::create(path("run.tape"), small_spec(), {.codec = codec}));
+    TapeWriter writer =
+        value_of(TapeWriter::create(path("run.tape"), small_spec(), {.codec = codec, .overwrite = true}));
     LyingSource source(std::move(ids), missing);
     expect_ok(writer.append(source));
     expect_ok(writer.finish());

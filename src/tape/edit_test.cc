@@ -53,7 +53,7 @@ TEST_F(TapeEdit, ATapeCanBeMergedIntoItsOwnPlace) {
   expect_ok(writer.append(some(1)[0]));
   expect_ok(writer.finish());
   const Tape tape = value_of(Tape::open(path("run.tape")));
-  expect_ok(merge_tapes(std::vector{tape, tape}, path("run.tape")));
+  expect_ok(merge_tapes(std::vector{tape, tape}, path("run.tape"), {.overwrite = true}));
   EXPECT_EQ(tape.num_sequences(), 1);
   EXPECT_EQ(value_of(tape.read(0)), some(1)[0]);
   EXPECT_EQ(value_of(Tape::open(path("run.tape"))).num_sequences(), 2);
@@ -81,7 +81,8 @@ TEST_F(TapeEdit, SlicingTakesSequencesPositionsAndLayers) {
   for (const Codec codec : {Codec::kNone, Codec::kBitpack}) {
     const Tape tape = tape_of(some(1), {{"a", "1"}, {"b", "2"}, {"c", "3"}}, {.codec = codec});
     const TapeSelection selection = {.sequences = {{2, 0}}, .start = 10, .end = 1200, .layers = {3, 7}};
-    expect_ok(slice_tape(tape, selection, path("part.tape"), {.layer_groups = {{7}, {3}}}));
+    expect_ok(
+        slice_tape(tape, selection, path("part.tape"), {.layer_groups = {{7}, {3}}, .overwrite = true}));
     const Tape part = value_of(Tape::open(path("part.tape")));
     EXPECT_THAT(part.spec().layers(), ElementsAre(3, 7));
     EXPECT_EQ(part.spec().num_layers(), tape.spec().num_layers());

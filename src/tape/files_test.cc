@@ -29,7 +29,9 @@ RouteSpec small_spec() { return make_spec({.layers = {3, 4, 7}, .top_k = 2, .num
 
 Routes rows(int64_t num_rows, uint64_t seed = 1) { return tell(small_spec(), {.num_rows = num_rows}, seed); }
 
-void write_tape(const std::string& path, const std::vector<Routes>& routes, const TapeOptions& options = {}) {
+// In place of what stands there.
+void write_tape(const std::string& path, const std::vector<Routes>& routes, TapeOptions options = {}) {
+  options.overwrite = true;
   TapeWriter writer = value_of(TapeWriter::create(path, small_spec(), options));
   for (const Routes& one : routes) expect_ok(writer.append(one));
   expect_ok(writer.finish());
@@ -60,8 +62,8 @@ TEST_F(TapeWriting, NothingStandsUnderTheNameBeforeTheEnd) {
 TEST_F(TapeWriting, AWriterThatGoesAwayLeavesNothing) {
   write_tape(path("run.tape"), {rows(2)});
   {
-    TapeWriter writer =
-        value_of(TapeWriter::create(path("run.tape"), small_spec(), {.layer_groups = {{3}, {4}, {7}}}));
+    TapeWriter writer = value_of(TapeWriter::create(path("run.tape"), small_spec(),
+                                                    {.layer_groups = {{3}, {4}, {7}}, .overwrite = true}));
     expect_ok(writer.append(rows(200'000)));
     TapeWriter moved = std::move(writer);
     expect_ok(moved.append(rows(3)));
@@ -78,9 +80,25 @@ TEST_F(TapeWriting, ATapeThatIsReplacedCanStillBeRead) {
   EXPECT_EQ(value_of(value_of(Tape::open(path("run.tape"))).read(0)), rows(5, 2));
 }
 
-TEST_F(TapeWriting, OfTwoWritersTheLastToFinishWins) {
+TEST_F(TapeWriting, OfTwoWritersTheFirstToFinishHasTheName) {
   TapeWriter first = value_of(TapeWriter::create(path("run.tape"), small_spec()));
   TapeWriter second = value_of(TapeWriter::create(path("run.tape"), small_spec()));
+  expect_ok(first.append(rows(3, 1)));
+  expect_ok(second.append(rows(4, 2)));
+  expect_ok(first.append(rows(5, 3)));
+  expect_ok(second.finish());
+  expect_error(first.finish(), ErrorCode::kConflict, "run.tape: expected no file there");
+  EXPECT_EQ(value_of(Tape::open(path("run.tape"))).num_rows(), 4);
+  expect_error(TapeWriter::create(path("run.tape"), small_spec()), ErrorCode::kConflict, "run.tape");
+  fs::rename(path("run.tape"), path("second.tape"));
+  expect_ok(first.finish());
+  EXPECT_EQ(value_of(Tape::open(path("run.tape"))).num_rows(), 8);
+  EXPECT_THAT(names(), ElementsAre("run.tape", "second.tape"));
+}
+
+TEST_F(TapeWriting, OfTwoWritersThatOverwriteTheLastHasTheName) {
+  TapeWriter first = value_of(TapeWriter::create(path("run.tape"), small_spec(), {.overwrite = true}));
+  TapeWriter second = value_of(TapeWriter::create(path("run.tape"), small_spec(), {.overwrite = true}));
   expect_ok(first.append(rows(3, 1)));
   expect_ok(second.append(rows(4, 2)));
   expect_ok(first.append(rows(5, 3)));
@@ -155,7 +173,7 @@ TEST_F(TapeWriting, AUserWithoutRightsIsToldSo) {
     constexpr uid_t kNobody = 65'534;
     if (getuid() == 0 && (setgid(kNobody) != 0 || setuid(kNobody) != 0)) return 9;
     if (getuid() != kNobody) return 0;  // a user who owns the folder proves nothing
-    const auto writer = TapeWriter::create(path("run.tape"), small_spec());
+    const auto writer = TapeWriter::create(path("run.tape"), small_spec(), {.overwrite = true});
     if (writer || writer.error().code != ErrorCode::kIo) return 1;
     if (writer.error().message.find("cannot be made: Permission denied") == std::string::npos) return 2;
     const auto tape = Tape::open(path("run.tape"));
@@ -177,7 +195,9 @@ TEST_F(TapeWriting, AFullDiskLosesNothingThatWasThere) {
       setrlimit(RLIMIT_CORE, &core);
       const rlimit limit{1 << 16, 1 << 16};
       if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
-      auto writer = TapeWriter::create(path("run.tape"), small_spec(), options);
+      TapeOptions overwriting = options;
+      overwriting.overwrite = true;
+      auto writer = TapeWriter::create(path("run.tape"), small_spec(), overwriting);
       if (!writer || !writer->append(rows(10))) return 2;
       const Status status = writer->append(much);
       if (status || status.error().code != ErrorCode::kIo) return 3;
@@ -245,8 +265,8 @@ class BrokenSource final : public RowSource {
 
 TEST_F(TapeWriting, WhatFailsAddsNothing) {
   for (const auto& groups : std::vector<std::vector<std::vector<int32_t>>>{{}, {{3, 7}, {4}}}) {
-    TapeWriter writer =
-        value_of(TapeWriter::create(path("run.tape"), small_spec(), {.layer_groups = groups}));
+    TapeWriter writer = value_of(
+        TapeWriter::create(path("run.tape"), small_spec(), {.layer_groups = groups, .overwrite = true}));
     expect_ok(writer.append(rows(3, 1), {.id = "kept"}));
     BrokenSource broken;
     expect_error(writer.append(broken, {.id = "gone"}), ErrorCode::kTimeout, "the store is gone");
@@ -371,11 +391,64 @@ TEST_F(TapeShards, AnUnfinishedTapeLeavesNothing) {
 }
 
 TEST_F(TapeShards, AnIndexIsNotBuriedUnderAnotherTape) {
+  TapeWriter writer = value_of(TapeWriter::create(path("run.tape"), small_spec(), {.overwrite = true}));
   write_tape(path("run.tape"), {rows(900), rows(900)}, {.max_file_bytes = 5000});
-  expect_error(TapeWriter::create(path("run.tape"), small_spec()), ErrorCode::kConflict,
+  expect_error(TapeWriter::create(path("run.tape"), small_spec(), {.overwrite = true}), ErrorCode::kConflict,
                "run.tape: expected no tape of several files there");
+  expect_error(writer.finish(), ErrorCode::kConflict, "run.tape: expected no tape of several files there");
+  EXPECT_EQ(value_of(Tape::open(path("run.tape"))).num_rows(), 1800);
   fs::remove(path("run.tape"));
   write_tape(path("run.tape"), {rows(2)});
+}
+
+TEST_F(TapeShards, TheLoserOfTwoWritersLeavesNoShards) {
+  {
+    TapeWriter writer =
+        value_of(TapeWriter::create(path("run.tape"), small_spec(), {.max_file_bytes = 5000}));
+    for (uint64_t i = 0; i < 3; ++i) expect_ok(writer.append(rows(900, i)));
+    write_tape(path("run.tape"), {rows(2)});
+    expect_error(writer.finish(), ErrorCode::kConflict, "run.tape: expected no file there");
+    expect_error(writer.finish(), ErrorCode::kConflict, "run.tape: expected no file there");
+    EXPECT_EQ(value_of(Tape::open(path("run.tape"))).num_rows(), 2);
+  }
+  EXPECT_THAT(names(), ElementsAre("run.tape"));
+}
+
+TEST_F(TapeShards, AFinishThatWasRefusedCanBeTriedAgain) {
+  TapeWriter writer = value_of(TapeWriter::create(path("run.tape"), small_spec(), {.max_file_bytes = 5000}));
+  for (uint64_t i = 0; i < 2; ++i) expect_ok(writer.append(rows(900, i)));
+  write_tape(path("run.tape"), {rows(2)});
+  expect_error(writer.finish(), ErrorCode::kConflict, "run.tape");
+  expect_ok(writer.append(rows(900, 2)));
+  fs::remove(path("run.tape"));
+  expect_ok(writer.finish());
+  const Tape tape = value_of(Tape::open(path("run.tape")));
+  EXPECT_EQ(tape.num_sequences(), 3);
+  EXPECT_THAT(tape.verify(), IsEmpty());
+  EXPECT_EQ(names().size(), 4u);
+}
+
+// As by a kill between two names: the index comes last, so that what is left is no tape under the path.
+TEST_F(TapeShards, AProcessThatDiesAmidTheNamesLeavesNoIndex) {
+  const int code = in_child([&] {
+    auto writer = TapeWriter::create(path("run.tape"), small_spec(), {.max_file_bytes = 5000});
+    if (!writer || !writer->append(rows(900, 1)) || !writer->append(rows(900, 2))) return 1;
+    fs::create_directory(path("run.tape"));  // the index cannot be named
+    if (writer->finish()) return 2;
+    fs::remove(path("run.tape"));
+    _exit(0);  // nothing is put away
+  });
+  ASSERT_EQ(code, 0);
+  EXPECT_EQ(names().size(), 2u);
+  expect_error(Tape::open(path("run.tape")), ErrorCode::kIo, "No such file");
+  write_tape(path("run.tape"), {rows(900, 3), rows(900, 4)}, {.max_file_bytes = 5000});
+  EXPECT_EQ(value_of(value_of(Tape::open(path("run.tape"))).read(0)), rows(900, 3));
+}
+
+TEST_F(TapeShards, TheLongestNamesHaveShardsToo) {
+  const std::string name = std::string(250, 'n') + ".tape";
+  write_tape(path(name), {rows(900, 1), rows(900, 2)}, {.max_file_bytes = 5000});
+  EXPECT_EQ(value_of(value_of(Tape::open(path(name))).read(1)), rows(900, 2));
 }
 
 // case E08: a part that is not there is an error, never zeros.

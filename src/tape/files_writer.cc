@@ -37,8 +37,8 @@ Result<std::unique_ptr<TapeWriter::Impl>> TapeWriter::Impl::create(const std::st
   }
   MOETAPE_ASSIGN(tape::Description description, tape::describe(spec, options));
   MOETAPE_ASSIGN(Target target, Target::resolve(path));
-  MOETAPE_TRY(check_replaceable(target.path()));
-  std::unique_ptr<Impl> impl(new Impl(std::move(description), std::move(target), options.max_file_bytes));
+  MOETAPE_TRY(options.overwrite ? check_replaceable(target.path()) : target.check_free());
+  std::unique_ptr<Impl> impl(new Impl(std::move(description), std::move(target), options));
   MOETAPE_TRY(impl->open_file());
   return impl;
 }
@@ -93,8 +93,9 @@ Status TapeWriter::Impl::finish() {
   return guard_memory(target_.path(), [&]() -> Status {
     if (!parts_.empty() && file_ && file_->num_sequences() == 0) file_.reset();
     if (file_) MOETAPE_TRY(close_file());
+    if (overwrite_) MOETAPE_TRY(check_replaceable(target_.path()));  // it may have come since
     if (parts_.size() == 1) {
-      MOETAPE_TRY(parts_[0].file->rename(target_.name));
+      MOETAPE_TRY(parts_[0].file->rename(target_.name, overwrite_));
     } else {
       MOETAPE_TRY(publish_shards());
     }
@@ -111,7 +112,7 @@ Status TapeWriter::Impl::publish_shards() {
   tape::Index index{.fingerprint = description_.spec.fingerprint(), .shards = {}};
   for (size_t i = 0; i < parts_.size(); ++i) {
     parts_[i].shard.file = tape::shard_name(target_.name, i, parts_.size(), tag_);
-    MOETAPE_TRY(parts_[i].file->rename(parts_[i].shard.file));
+    MOETAPE_TRY(parts_[i].file->rename(parts_[i].shard.file, false));
     index.shards.push_back(parts_[i].shard);
   }
   MOETAPE_TRY(tape::sync_folder(target_.folder));
@@ -119,7 +120,7 @@ Status TapeWriter::Impl::publish_shards() {
   const std::string text = tape::format_index(index);
   MOETAPE_TRY(file->write(0, std::as_bytes(std::span(text))));
   MOETAPE_TRY(file->sync());
-  MOETAPE_TRY(file->rename(target_.name));
+  MOETAPE_TRY(file->rename(target_.name, overwrite_));
   file->keep();
   return {};
 }

@@ -34,8 +34,11 @@ class TapeWriter::Impl {
     tape::Shard shard;
   };
 
-  Impl(tape::Description description, tape::Target target, int64_t max_file_bytes)
-      : description_(std::move(description)), target_(std::move(target)), max_file_bytes_(max_file_bytes) {}
+  Impl(tape::Description description, tape::Target target, const TapeOptions& options)
+      : description_(std::move(description)),
+        target_(std::move(target)),
+        max_file_bytes_(options.max_file_bytes),
+        overwrite_(options.overwrite) {}
 
   Status open_file();
   Status close_file();
@@ -44,6 +47,7 @@ class TapeWriter::Impl {
   tape::Description description_;
   tape::Target target_;
   int64_t max_file_bytes_;
+  bool overwrite_;
   std::unique_ptr<tape::FileWriter> file_;  // null between files
   tape::HiddenFile* hidden_ = nullptr;      // its output
   std::vector<Part> parts_;

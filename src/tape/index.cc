@@ -9,6 +9,7 @@
 
 #include "base/fail.h"
 #include "tape/checksum.h"
+#include "tape/names.h"
 #include "tape/text.h"
 
 namespace moetape::inline v0::tape {
@@ -80,8 +81,10 @@ bool is_index(std::span<const std::byte> bytes) { return as_text(bytes).starts_w
 
 std::string shard_name(std::string_view name, size_t number, size_t count, std::string_view tag) {
   const std::filesystem::path path(name);
-  return fmt::format("{}-{:05}-of-{:05}-{}{}", path.stem().string(), number + 1, count, tag,
-                     path.extension().string());
+  const std::string stem = path.stem().string();
+  const std::string behind =
+      fmt::format("-{:05}-of-{:05}-{}{}", number + 1, count, tag, path.extension().string());
+  return fmt::format("{}{}", cut_text(stem, kMaxNameBytes - std::min(kMaxNameBytes, behind.size())), behind);
 }
 
 std::string format_index(const Index& index) {

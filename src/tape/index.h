@@ -28,7 +28,8 @@ struct Index {
 
 // By its first bytes, which no tape can have.
 bool is_index(std::span<const std::byte> bytes);
-// "run-00001-of-00012-5e1c09af.tape" of "run.tape"; counted from 0.
+// "run-00001-of-00012-5e1c09af.tape" of "run.tape", the stem cut where the name would be too long; counted
+// from 0.
 std::string shard_name(std::string_view name, size_t number, size_t count, std::string_view tag);
 
 std::string format_index(const Index& index);

@@ -1,17 +1,13 @@
 #include "tape/output.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <iterator>
-#include <random>
-#include <system_error>
 #include <utility>
 
 #include "base/fail.h"
@@ -20,23 +16,17 @@
 namespace moetape::inline v0::tape {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr int64_t kSpoolMemory = int64_t{1} << 20;
-constexpr int kMostLinks = 40;  // as many as Linux follows
 
-Failure system_failure(std::string_view path, std::string_view what, int error = errno) {
-  return fail(ErrorCode::kIo, "{}: {}: {}", path, what, std::generic_category().message(error));
-}
-
-// A new file that nobody else has, readable as the process wishes its files to be.
+// A new file that nobody else has, readable as the process wishes its files to be, and its path. Errors name
+// the file that it is to become.
 Result<std::pair<std::unique_ptr<File>, std::string>> create_hidden(const std::string& folder,
                                                                     const std::string& name) {
   for (;;) {
-    const std::string path = fmt::format("{}/.{}.{}.part", folder, name, random_tag());
+    const std::string path = folder + "/" + hidden_name(name);
     const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor >= 0) return std::pair(std::make_unique<File>(descriptor, path), path);
-    if (errno != EEXIST) return system_failure(path, "cannot be made");
+    if (descriptor >= 0) return std::pair(std::make_unique<File>(descriptor, folder + "/" + name), path);
+    if (errno != EEXIST) return system_failure(folder + "/" + name, "cannot be made", errno);
   }
 }
 
@@ -44,7 +34,7 @@ Result<std::unique_ptr<File>> create_nameless(const std::string& folder) {
   const int descriptor = open(folder.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
   if (descriptor >= 0) return std::make_unique<File>(descriptor, folder + "/(nameless)");
   if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT) {
-    return system_failure(folder, "no file can be made in it");
+    return system_failure(folder, "no file can be made in it", errno);
   }
   MOETAPE_ASSIGN(auto made, create_hidden(folder, "spool"));
   unlink(made.second.c_str());
@@ -53,36 +43,13 @@ Result<std::unique_ptr<File>> create_nameless(const std::string& folder) {
 
 }  // namespace
 
-std::string random_tag() { return fmt::format("{:08x}", std::random_device{}()); }
-
-Result<Target> Target::resolve(const std::string& path) {
-  if (path.empty() || path.find('\0') != std::string::npos) {
-    return fail(ErrorCode::kInvalidArgument, "path: expected the name of a file, got {:?}", path);
-  }
-  fs::path resolved(path);
-  std::error_code error;
-  for (int links = 0; fs::is_symlink(fs::symlink_status(resolved, error)); ++links) {
-    if (links == kMostLinks) return system_failure(path, "cannot be followed", ELOOP);
-    const fs::path next = fs::read_symlink(resolved, error);
-    if (error) return system_failure(path, "cannot be followed", error.value());
-    resolved = next.is_absolute() ? next : resolved.parent_path() / next;
-  }
-  const fs::file_status status = fs::status(resolved, error);
-  if (!resolved.has_filename() || (fs::exists(status) && !fs::is_regular_file(status))) {
-    return fail(ErrorCode::kInvalidArgument, "{}: expected the name of a regular file, got {}", path,
-                fs::is_directory(status) || !resolved.has_filename() ? "a folder" : "something else");
-  }
-  const std::string folder = resolved.parent_path().string();
-  return Target{folder.empty() ? "." : folder, resolved.filename().string()};
-}
-
 File::~File() { close(descriptor_); }
 
 Status File::write(int64_t at, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = pwrite(descriptor_, bytes.data(), bytes.size(), at);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return system_failure(path_, fmt::format("cannot be written at byte {}", at));
+    if (written <= 0) return system_failure(path_, fmt::format("cannot be written at byte {}", at), errno);
     bytes = bytes.subspan(static_cast<size_t>(written));
     at += written;
   }
@@ -102,12 +69,12 @@ Status File::read(int64_t at, std::span<std::byte> bytes) const {
 
 Status File::cut(int64_t bytes) {
   if (ftruncate(descriptor_, bytes) == 0) return {};
-  return system_failure(path_, fmt::format("cannot be cut to {} bytes", bytes));
+  return system_failure(path_, fmt::format("cannot be cut to {} bytes", bytes), errno);
 }
 
 Status File::sync() {
   if (fsync(descriptor_) == 0) return {};
-  return system_failure(path_, "cannot be brought to the disk");
+  return system_failure(path_, "cannot be brought to the disk", errno);
 }
 
 Result<std::unique_ptr<HiddenFile>> HiddenFile::create(const Target& target) {
@@ -120,19 +87,11 @@ HiddenFile::~HiddenFile() {
   if (!kept_) unlink(path_.c_str());
 }
 
-Status HiddenFile::rename(const std::string& name) {
-  const std::string path = folder_ + "/" + name;
-  if (std::rename(path_.c_str(), path.c_str()) != 0) return system_failure(path, "cannot be replaced");
-  path_ = path;
+Status HiddenFile::rename(const std::string& name, bool overwrite) {
+  std::string path = folder_ + "/" + name;
+  MOETAPE_TRY(give_name(path_, path, overwrite));
+  path_ = std::move(path);
   return {};
-}
-
-Status sync_folder(const std::string& folder) {
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return {};  // a folder may be writable and not readable
-  const File file(descriptor, folder);
-  if (fsync(descriptor) == 0 || errno == EINVAL) return {};  // not every file system can
-  return system_failure(folder, "cannot be brought to the disk");
 }
 
 Status MemoryOutput::write(int64_t at, std::span<const std::byte> bytes) {

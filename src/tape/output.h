@@ -12,18 +12,9 @@
 
 #include "moetape/buffer.h"
 #include "moetape/error.h"
+#include "tape/names.h"
 
 namespace moetape::inline v0::tape {
-
-// The file that a path means, with symbolic links followed; it need not exist, its folder must.
-struct Target {
-  std::string folder;  // "." for none
-  std::string name;
-
-  // kInvalidArgument for a path that is no name of a regular file, kIo.
-  static Result<Target> resolve(const std::string& path);
-  std::string path() const { return folder + "/" + name; }
-};
 
 // An open file descriptor. All errors are kIo and name the path.
 class File {
@@ -62,8 +53,9 @@ class HiddenFile final : public Output {
   Status sync() { return file_->sync(); }
   // Nothing more is written or synced.
   void close() { file_.reset(); }
-  // Gives it a name in its folder, in place of whatever has that.
-  Status rename(const std::string& name);
+  const std::string& path() const { return path_; }
+  // Gives it another name in its folder, as give_name does.
+  Status rename(const std::string& name, bool overwrite);
   void keep() { kept_ = true; }
 
  private:
@@ -74,11 +66,6 @@ class HiddenFile final : public Output {
   std::string path_;
   bool kept_ = false;
 };
-
-// Makes names in a folder last.
-Status sync_folder(const std::string& folder);
-// 8 hexadecimal digits, another for every call.
-std::string random_tag();
 
 class MemoryOutput final : public Output {
  public:

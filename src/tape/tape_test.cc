@@ -37,7 +37,8 @@ std::vector<TapeSequence> three_names() {
   return {{"first", "{\"reward\": 1}"}, {"", ""}, {"dritte №3", ""}};
 }
 
-std::string write_three(const std::string& path, const RouteSpec& spec, const TapeOptions& options = {}) {
+std::string write_three(const std::string& path, const RouteSpec& spec, TapeOptions options = {}) {
+  options.overwrite = true;
   TapeWriter writer = value_of(TapeWriter::create(path, spec, options));
   const std::vector<Routes> routes = three(spec);
   for (size_t i = 0; i < routes.size(); ++i) expect_ok(writer.append(routes[i], three_names()[i]));

@@ -305,14 +305,18 @@ def test_files_are_whole_or_not_there(tmp_path: Path) -> None:
     path = tmp_path / "routes.parquet"
     write_parquet(path, [make(3)])
     with pytest.raises(mt.InvalidArgumentError):
-        write_parquet(path, [])
+        write_parquet(path, [], overwrite=True)
+    with pytest.raises(mt.ConflictError, match="expected no file there"):
+        write_parquet(path, [make(4)])
     assert read_parquet(path) == [make(3)]
-    write_parquet(str(path), [make(4)])
+    write_parquet(str(path), [make(4)], overwrite=True)
     assert read_parquet(str(path)) == [make(4)]
-    with pytest.raises(OSError, match="absent"):
+    with pytest.raises(mt.IoError, match=r"absent/x\.parquet: cannot be made: No such file"):
         write_parquet(tmp_path / "absent" / "x.parquet", [make(1)])
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(mt.IoError, match=r"absent\.parquet: cannot be read: No such file"):
         read_parquet(tmp_path / "absent.parquet")
+    with pytest.raises(mt.IoError, match="Is a directory"):
+        read_parquet(tmp_path)
     whole = path.read_bytes()
     for length in (0, 4, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
@@ -323,11 +327,16 @@ def test_files_are_whole_or_not_there(tmp_path: Path) -> None:
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "routes.parquet"
-    with whole_file(path) as other:
+    with whole_file(path, overwrite=True) as other:
         other.write(b"of another writer")
         write_parquet(path, [make(3)])
         assert read_parquet(path) == [make(3)]
     assert path.read_bytes() == b"of another writer"
+    path.unlink()
+    with pytest.raises(mt.ConflictError), whole_file(path) as late:  # noqa: PT012
+        late.write(b"of another writer")
+        write_parquet(path, [make(3)])
+    assert read_parquet(path) == [make(3)]
     assert [file.name for file in tmp_path.iterdir()] == ["routes.parquet"]
 
 
@@ -336,14 +345,14 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     write_parquet(path, [make(3)])
     code = f"""
 import resource, signal
-from moetape import RouteSpec, synthetic
+from moetape import IoError, RouteSpec, synthetic
 from moetape.arrow import write_parquet
 routes = synthetic.uniform(RouteSpec(range(8), 4, 64), [20_000])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 try:
-    write_parquet({str(path)!r}, routes)
-except OSError as error:
+    write_parquet({str(path)!r}, routes, overwrite=True)
+except IoError as error:
     print("refused:", error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

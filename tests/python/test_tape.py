@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -148,12 +149,53 @@ def test_what_fails_leaves_the_old_tape(tmp_path: Path) -> None:
     mt.save(path, RUN)
     other = mt.Routes.from_ids(mt.RouteSpec([0], top_k=1, num_experts=8), np.zeros((1, 1, 1), np.int64))
     with pytest.raises(mt.SpecMismatchError):
-        mt.save(path, [RUN[0], other])
+        mt.save(path, [RUN[0], other], overwrite=True)
     with pytest.raises(mt.WrongShapeError, match="sequence_ids: expected one for each of 3 routes, got more"):
-        mt.save(path, RUN, sequence_ids=list("abcd"))
+        mt.save(path, RUN, sequence_ids=list("abcd"), overwrite=True)
     with pytest.raises(mt.WrongShapeError, match="metas: expected one for each of the routes, got 2"):
-        mt.save(path, RUN, metas=["", ""])
+        mt.save(path, RUN, metas=["", ""], overwrite=True)
     assert list(mt.open(path)) == RUN
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
+def test_a_file_is_replaced_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    mt.save(path, RUN)
+    writes: list[Callable[[bool], object]] = [
+        lambda overwrite: mt.save(path, RUN[:1], overwrite=overwrite),
+        lambda overwrite: mt.TapeWriter(path, SPEC, overwrite=overwrite).finish(),
+        lambda overwrite: mt.merge_tapes([mt.open(path)] * 2, path, overwrite=overwrite),
+        lambda overwrite: mt.slice_tape(mt.open(path), path, overwrite=overwrite),
+        lambda overwrite: mt.report(path, RUN[0], overwrite=overwrite),
+    ]
+    for write in writes:
+        before = path.read_bytes()
+        with pytest.raises(mt.ConflictError, match=r"t: expected no file there, or to be asked to overwrite"):
+            write(False)
+        assert path.read_bytes() == before
+        write(True)
+    assert path.read_bytes().startswith(b"<!")
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
+def test_a_name_taken_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    for options in ({}, {"max_file_bytes": 1}):
+        path = tmp_path / "t"
+        with mt.TapeWriter(path, SPEC, **options) as writer:  # type: ignore[arg-type]
+            for routes in RUN:
+                writer.append(routes)
+            mt.save(path, RUN[:1])
+            with pytest.raises(mt.ConflictError):
+                writer.finish()
+            path.rename(tmp_path / "other")
+        assert list(mt.open(path)) == RUN
+        assert list(mt.open(tmp_path / "other")) == RUN[:1]
+        for file in tmp_path.iterdir():
+            file.unlink()
+    with pytest.raises(mt.ConflictError), mt.TapeWriter(path, SPEC, max_file_bytes=1) as writer:  # noqa: PT012
+        for routes in RUN:
+            writer.append(routes)
+        path.write_text("another's")
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
 
 
@@ -199,15 +241,15 @@ def test_wrong_use_is_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(mt.OutOfRangeError):
             tape.verify(sequence)
     with pytest.raises(mt.InvalidArgumentError, match="codec"):
-        mt.save(path, RUN, codec="zip")
+        mt.save(path, RUN, codec="zip", overwrite=True)
     with pytest.raises(mt.InvalidArgumentError):
-        mt.save(path, RUN, layer_groups=[[1]])
+        mt.save(path, RUN, layer_groups=[[1]], overwrite=True)
     with pytest.raises(mt.InvalidArgumentError, match="layers: expected at least one, or None"):
-        mt.slice_tape(tape, path, layers=[])
+        mt.slice_tape(tape, path, layers=[], overwrite=True)
     with pytest.raises(mt.WrongTypeError, match=r"layer_groups\[0\]"):
         mt.save(path, RUN, layer_groups=["ab"])  # type: ignore[list-item]
     with pytest.raises(mt.WrongTypeError, match=r"routes\[1\]: expected Routes, got str"):
-        mt.save(path, [RUN[0], "x"])  # type: ignore[list-item]
+        mt.save(path, [RUN[0], "x"], overwrite=True)  # type: ignore[list-item]
     with pytest.raises(mt.WrongTypeError, match=r"tapes\[0\]: expected Tape, got Routes"):
         mt.merge_tapes(RUN, path)  # type: ignore[arg-type]
     with pytest.raises(mt.InvalidArgumentError):
@@ -220,7 +262,7 @@ def test_a_block_whose_finish_fails_leaves_nothing(tmp_path: Path) -> None:
     writer = mt.TapeWriter(path, SPEC)
     writer.append(RUN[0])
     path.mkdir()
-    with pytest.raises(mt.IoError, match="cannot be replaced"), writer:
+    with pytest.raises(mt.ConflictError, match="expected no file there"), writer:
         pass
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
     with pytest.raises(mt.ClosedError, match="given up"):
