@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
 #include <new>
 #include <utility>
 
@@ -28,12 +31,72 @@ class Help : public CLI::Formatter {
   }
 };
 
+// CLI11's words for too many, too few or no values, in ours.
+std::string count_message(const std::string& message) {
+  if (const size_t end = message.find(" was given a disallowed flag override"); end != std::string::npos) {
+    return fmt::format("--{}: expected no value", message.substr(0, end));
+  }
+  const size_t colon = message.find(": ");
+  if (colon == std::string::npos) return message;
+  const std::string name = message.substr(0, colon);
+  const char* rest = message.c_str() + colon + 2;
+  int expected = 0;
+  int got = 0;
+  if (std::sscanf(rest, "At least %d required but received %d", &expected, &got) == 2) {
+    return fmt::format("{}: expected {} or more, got {}", name, expected, got);
+  }
+  if (std::sscanf(rest, "At Most %d required but received %d", &expected, &got) == 2) {
+    return fmt::format("{}: expected {} at most, got {}", name, expected, got);
+  }
+  return name + ": expected a value, got none";
+}
+
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   std::string message = error.what();
   if (const auto end = message.find('\n'); end != std::string::npos) message.resize(end);
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) message = count_message(message);
   const auto chosen = app.get_subcommands();
   const std::string command = chosen.empty() ? "moetape" : "moetape " + chosen.front()->get_name();
   return fmt::format("{} (see {} --help)", message, command);
+}
+
+// Decimal and nothing else: a leading zero makes no octal number.
+std::optional<int64_t> whole_number(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return {};
+  return number;
+}
+
+std::optional<double> decimal_number(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return {};
+  return number;
+}
+
+// 1 for no unit; nothing for what is none.
+std::optional<int64_t> unit_bytes(std::string_view unit) {
+  std::string small;
+  for (const char letter : unit) small += static_cast<char>(letter | 0x20);  // lower case
+  const bool has_byte = small.ends_with('b');
+  if (has_byte) small.pop_back();
+  const bool binary = small.ends_with('i');
+  if (binary) small.pop_back();
+  if (small.empty()) return binary ? std::nullopt : std::optional<int64_t>(1);
+  const size_t power = std::string_view("kmgtpe").find(small);
+  if (small.size() > 1 || power == std::string_view::npos) return {};
+  int64_t bytes = 1;
+  for (size_t i = 0; i <= power; ++i) bytes *= binary ? 1024 : 1000;
+  return bytes;
+}
+
+std::optional<int64_t> number_of_bytes(std::string_view text) {
+  const size_t unit = std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto number = whole_number(text.substr(0, unit));
+  const auto factor = unit_bytes(text.substr(unit));
+  if (!number || !factor || *number > INT64_MAX / *factor) return {};
+  return *number * *factor;
 }
 
 }  // namespace
@@ -51,6 +114,7 @@ CLI::Option* Command::add(CLI::Option* option, std::string_view names, std::stri
 
 void Command::files(std::vector<std::string>& files, std::string_view help, int least, int most) {
   const std::string text(help);
+  files_ = &files;
   add(app_.add_option("file", files, text), "", "", {{}, text, ValueKind::kFile})
       ->expected(least, most)
       ->required(least > 0)
@@ -67,7 +131,7 @@ void Command::word(std::string& word, std::string_view name, std::vector<std::st
 
 void Command::flag(std::string_view names, bool& value, std::string_view help) {
   const std::string text(help);
-  add(app_.add_flag(std::string(names), value, text), names, "", {{}, text});
+  add(app_.add_flag(std::string(names), value, text), names, "", {{}, text})->disable_flag_override();
 }
 
 void Command::text(std::string_view names, std::string& value, std::string_view type, std::string_view help,
@@ -91,26 +155,50 @@ void Command::choice(std::string_view names, std::string& value, std::vector<std
       ->check(CLI::IsMember(choices));
 }
 
+template <class Parse>
+void Command::parsed(std::string_view names, std::string_view type, std::string_view help, Parse parse) {
+  const std::string text(help);
+  const std::string name = split_names(names).back();
+  const std::function<void(const std::string&)> take = [name, parse](const std::string& value) {
+    if (const std::string expected = parse(value); !expected.empty()) {
+      throw CLI::ValidationError(name, fmt::format("expected {}, got '{}'", expected, value));
+    }
+  };
+  add(app_.add_option_function(std::string(names), take, text), names, type, {{}, text, ValueKind::kText});
+}
+
 void Command::number(std::string_view names, std::optional<int64_t>& value, std::string_view help,
                      int64_t least, int64_t most) {
-  const std::string text(help);
-  add(app_.add_option(std::string(names), value, text), names, "N", {{}, text, ValueKind::kText})
-      ->check(CLI::Range(least, most));
+  parsed(names, "N", help, [&value, least, most](const std::string& text) -> std::string {
+    value = whole_number(text);
+    if (value && *value >= least && *value <= most) return {};
+    return most == INT64_MAX ? fmt::format("a whole number of {} or more", least)
+                             : fmt::format("a whole number from {} to {}", least, most);
+  });
 }
 
 void Command::rate(std::string_view names, std::optional<double>& value, std::string_view help) {
-  const std::string text(help);
-  add(app_.add_option(std::string(names), value, text), names, "RATE", {{}, text, ValueKind::kText})
-      ->check(CLI::Range(0.0, 1.0));
+  parsed(names, "RATE", help, [&value](const std::string& text) -> std::string {
+    value = decimal_number(text);
+    return value && *value >= 0 && *value <= 1 ? "" : "a number from 0 to 1";
+  });
 }
 
-void Command::bytes(std::string_view names, uint64_t& value, std::string_view help) {
-  const std::string text(help);
-  add(app_.add_option(std::string(names), value, text), names, "BYTES", {{}, text, ValueKind::kText})
-      ->transform(CLI::AsSizeValue(true));
+void Command::bytes(std::string_view names, std::optional<int64_t>& value, std::string_view help) {
+  parsed(names, "BYTES", help, [&value](const std::string& text) -> std::string {
+    value = number_of_bytes(text);
+    return value && *value > 0 ? "" : "a number of bytes such as 8000, 8k or 4Gi";
+  });
 }
 
 void Command::example(std::string_view text) { app_.footer(fmt::format("Example:\n  {}\n", text)); }
+
+int Command::run_action(Console& console) const {
+  if (files_ != nullptr && std::count(files_->begin(), files_->end(), "-") > 1) {
+    refuse("-: expected standard input once, got it twice");
+  }
+  return action_(console);
+}
 
 Program::Program()
     : app_(std::make_unique<CLI::App>("moetape: which experts a Mixture-of-Experts model sent every token to",
@@ -144,7 +232,7 @@ int Program::parse_and_run(int argc, const char* const* argv, Console& console) 
     throw Refusal(usage_message(*app_, error));
   }
   for (const auto& command : commands_) {
-    if (command->app_.parsed()) return command->action_(console);
+    if (command->app_.parsed()) return command->run_action(console);
   }
   refuse("no command given (see moetape --help)");
 }

@@ -50,7 +50,7 @@ class Command {
   void number(std::string_view names, std::optional<int64_t>& value, std::string_view help, int64_t least = 0,
               int64_t most = INT64_MAX);
   void rate(std::string_view names, std::optional<double>& value, std::string_view help);
-  void bytes(std::string_view names, uint64_t& value, std::string_view help);  // 4000, 4G
+  void bytes(std::string_view names, std::optional<int64_t>& value, std::string_view help);  // 4000, 4G, 4Gi
 
   void example(std::string_view text);
   void run(std::function<int(Console&)> action) { action_ = std::move(action); }
@@ -63,12 +63,17 @@ class Command {
 
  private:
   friend class Program;
+  int run_action(Console& console) const;
   CLI::Option* add(CLI::Option* option, std::string_view names, std::string_view type, OptionInfo info);
+  // `parse` takes the value, and says what it expected where it got something else.
+  template <class Parse>
+  void parsed(std::string_view names, std::string_view type, std::string_view help, Parse parse);
 
   CLI::App& app_;
   std::string name_;
   std::string help_;
   std::vector<OptionInfo> options_;
+  const std::vector<std::string>* files_ = nullptr;
   std::function<int(Console&)> action_;
 };
 

@@ -3,7 +3,9 @@
 #include "moetape/compare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,10 +40,25 @@ struct Check {
   std::optional<double> bound;
   std::optional<double> found;
   bool passed = false;
+  std::string reason = {};  // why it failed, where no number says it
 };
 
-int64_t num_uncompared_rows(const Comparison& comparison) {
-  return comparison.num_rows_only_in_a + comparison.num_rows_only_in_b + comparison.num_rows_in_neither;
+// What keeps two records from being complete; empty if nothing does.
+std::string incomplete_text(const Comparison& comparison, const Pairing& pairing) {
+  const std::pair<int64_t, std::string_view> counts[] = {{std::ssize(pairing.only_in_a), "sequence"},
+                                                         {std::ssize(pairing.only_in_b), "sequence"},
+                                                         {comparison.num_rows_only_in_a, "row"},
+                                                         {comparison.num_rows_only_in_b, "row"},
+                                                         {comparison.num_rows_in_neither, "row"}};
+  static constexpr std::string_view kWhere[] = {"only in a", "only in b", "only in a", "only in b",
+                                                "in neither"};
+  std::vector<std::string> parts;
+  for (size_t index = 0; index < std::size(counts); ++index) {
+    const auto& [number, what] = counts[index];
+    if (number > 0) parts.push_back(fmt::format("{} {}", counted(number, what), kWhere[index]));
+  }
+  if (parts.empty() && comparison.total.num_rows == 0) parts.emplace_back("nothing was compared");
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 // A bound on a rate of nothing fails: nothing was shown.
@@ -60,9 +77,8 @@ std::vector<Check> checks_of(const Options& options, const Comparison& compariso
     checks.push_back({"--min-overlap", options.min_overlap, found, found && *found >= *options.min_overlap});
   }
   if (options.complete) {
-    const bool complete = num_uncompared_rows(comparison) == 0 && pairing.only_in_a.empty() &&
-                          pairing.only_in_b.empty() && total.num_rows > 0;
-    checks.push_back({"--complete", {}, {}, complete});
+    const std::string reason = incomplete_text(comparison, pairing);
+    checks.push_back({"--complete", {}, {}, reason.empty(), reason});
   }
   return checks;
 }
@@ -75,7 +91,8 @@ Json json_of(const Check& check) {
 }
 
 std::string check_text(const Check& check) {
-  if (!check.bound) return check.name;
+  if (!check.bound)
+    return check.reason.empty() ? check.name : fmt::format("{}: {}", check.name, check.reason);
   return fmt::format("{} {:g}: {}", check.name, *check.bound,
                      check.found ? fmt::format("{:.6g}", *check.found) : "nothing was compared");
 }
@@ -122,6 +139,7 @@ void print_text(const Options& options, const Comparison& comparison, const Pair
 int run(const Options& options, Console& console) {
   const Tape a = open_tape(options.files[0]);
   const Tape b = open_tape(options.files[1]);
+  check_same_spec(b, options.files[1], a, options.files[0]);
   const Pairing pairing = pair_tapes(a, b);
   const Comparison comparison =
       compare_tapes(a, b, pairing, {.max_rerouted_rows = options.rows.value_or(8)}, console);

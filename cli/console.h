@@ -37,13 +37,19 @@ class Console {
   bool closed_ = false;
 };
 
-// Text for a terminal: control characters, which may come from a file, as \x1b and the like.
+// Text for a terminal, which may come from a file: what a terminal obeys, or shows in another order, as \x1b,
+// \u202e and the like; so are bytes that are no UTF-8.
 std::string printable(std::string_view text);
+// The same for a JSON document in UTF-8: it stays one, and says the same.
+std::string printable_json(std::string_view json);
 
-// From now on Ctrl-C and SIGTERM end the program between two pieces of work, so that nothing half-written
-// stays; a second one ends it at once.
+// From now on Ctrl-C, Ctrl-\, SIGTERM and the end of the terminal end the program between two pieces of work
+// or while it waits for input, so that nothing half-written stays; a second one ends it at once. What whoever
+// started the program ignores stays ignored.
 void catch_interrupts();
 class Interrupted {};
+// Throws Interrupted if there was one.
+void check_interrupts();
 // Ends the program as the signal would have, had nobody caught it.
 [[noreturn]] void end_by_interrupt();
 

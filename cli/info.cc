@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -115,11 +116,11 @@ std::string tape_text(const std::string& file, const Tape& tape, const Options& 
   const auto num_files = static_cast<int64_t>(tape.files().size());
   Facts facts = {
       {"file", file},
-      {"kind", num_files > 1 ? fmt::format("tape in {} files", count_text(num_files)) : "tape"},
+      {"kind", num_files > 1 ? "tape in " + counted(num_files, "file") : "tape"},
       {"size", bytes_text(file_bytes(tape))},
       {"sequences", count_text(tape.num_sequences())},
       {"rows", fmt::format("{}, {} missing", count_text(tape.num_rows()), count_text(entries.num_missing))},
-      {"tokens", fmt::format("known of {} sequences", count_text(entries.num_with_tokens))},
+      {"tokens", "known of " + counted(entries.num_with_tokens, "sequence")},
       {"versions", versions_text(entries.versions)},
       {"codec", std::string(codec_name(tape.options().codec))}};
   for (const auto& group : tape.options().layer_groups) facts.emplace_back("layer group", layers_text(group));
@@ -155,18 +156,17 @@ bool is_printed_spec(const Input& input, const Sniffed& sniffed) {
   return json.is_array() && json.size() == 1 && json[0].contains("spec");
 }
 
-void add_file(const std::string& file, const Options& options, Json& all, Console& console) {
-  if (file != "-" && std::filesystem::is_directory(file)) {
-    return add_spec(file, read_spec(file), options, all, console);
-  }
-  const Input input(file);
-  if (input.is_tape()) {
-    const Tape tape = need(input.tape());
-    if (options.json) return all.push_back(tape_json(file, tape, options));
-    return console.print(tape_text(file, tape, options, console));
-  }
+// What is no tape: a form, an answer or a spec.
+void add_other(const std::string& file, const Input& input, const Options& options, Json& all,
+               Console& console) {
+  if (options.sequences) refuse("--sequences: is for tapes; {} is none", input.name());
   const Result<Sniffed> sniffed = sniff_input(input);
   if (!sniffed || is_printed_spec(input, *sniffed)) {
+    const size_t first = input.bytes().find_first_not_of(" \t\r\n");
+    if (first == std::string_view::npos || (input.bytes()[first] != '{' && input.bytes()[first] != '[')) {
+      refuse("{}: expected a tape, a form, an answer or the configuration of a model, got {}", input.name(),
+             input.beginning());
+    }
     const ParsedJson json = parse_json(input.bytes(), input.name());
     return add_spec(file, spec_from_json(json, input.name()), options, all, console);
   }
@@ -175,11 +175,33 @@ void add_file(const std::string& file, const Options& options, Json& all, Consol
   console.print(wire_text(json, console));
 }
 
+int add_file(const std::string& file, const Options& options, Json& all, Console& console) {
+  std::error_code error;
+  if (file != "-" && std::filesystem::is_directory(file, error)) {
+    if (options.sequences) refuse("--sequences: is for tapes; {} is a folder", file);
+    add_spec(file, read_spec(file), options, all, console);
+    return kFine;
+  }
+  const Input input(file);
+  if (!input.is_tape()) {
+    add_other(file, input, options, all, console);
+    return kFine;
+  }
+  const Tape tape = need(input.tape());
+  if (options.json) {
+    all.push_back(tape_json(file, tape, options));
+  } else {
+    console.print(tape_text(file, tape, options, console));
+  }
+  return kFine;
+}
+
 int run(const Options& options, Console& console) {
   Json all = Json::array();
-  for (const std::string& file : options.files) add_file(file, options, all, console);
-  if (options.json) print_json(console, all);
-  return kFine;
+  const int code = for_each_file(
+      options.files, console, [&](const std::string& file) { return add_file(file, options, all, console); });
+  if (options.json && !all.empty()) print_json(console, all);
+  return code;
 }
 
 }  // namespace

@@ -177,8 +177,15 @@ Json json_of(const Comparison& comparison) {
           {"rerouted_rows", std::move(rows)}};
 }
 
+std::string shown(const ParsedJson& json) {
+  constexpr size_t kMostShown = 80;
+  std::string text = json.dump(-1, ' ', false, ParsedJson::error_handler_t::replace);
+  if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
+  return text;
+}
+
 void print_json(Console& console, const Json& json) {
-  console.print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  console.print(printable_json(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n");
 }
 
 }  // namespace moetape::cli

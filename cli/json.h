@@ -39,6 +39,9 @@ Json json_of(const std::optional<T>& value) {
 }
 std::string fingerprint_text(const RouteSpec& spec);  // 16 hexadecimal digits
 
+// JSON out of a file for a message: its beginning, where it is long.
+std::string shown(const ParsedJson& json);
+
 // To standard output. Bytes that are no UTF-8 come out as U+FFFD.
 void print_json(Console& console, const Json& json);
 

@@ -24,6 +24,7 @@ int run(const Options& options, Console& console) {
   int64_t num_sequences = 0;
   for (const std::string& file : options.files) {
     tapes.push_back(open_tape(file));
+    check_same_spec(tapes.back(), file, tapes.front(), options.files.front());
     num_sequences += tapes.back().num_sequences();
   }
   const Tape& first = tapes.front();

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -14,25 +14,6 @@
 namespace moetape::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
-void find_in_folder(const std::string& folder, std::vector<SourceFile>& files) {
-  std::vector<SourceFile> found;
-  std::error_code error;
-  fs::recursive_directory_iterator place(folder, error);
-  for (; !error && place != fs::recursive_directory_iterator(); place.increment(error)) {
-    const bool hidden = place->path().filename().string().starts_with('.');
-    if (hidden && place->is_directory()) place.disable_recursion_pending();
-    if (hidden || !place->is_regular_file()) continue;
-    const std::string id = fs::relative(place->path(), folder).replace_extension().string();
-    found.push_back({place->path().string(), id});
-  }
-  if (error) refuse("{}: {}", folder, error.message());
-  if (found.empty()) refuse("{}: the folder holds no files", folder);
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
-  files.insert(files.end(), found.begin(), found.end());
-}
-
 // Who saves a text, by hand or by a tool, ends it with a line end.
 std::string_view without_line_end(std::string_view text) {
   if (text.ends_with('\n')) text.remove_suffix(1);
@@ -42,6 +23,10 @@ std::string_view without_line_end(std::string_view text) {
 
 Result<Routes> decode_form(const Input& input, Dialect dialect, const RouteSpec& spec,
                            const ReadFlags& flags) {
+  if (!flags.dtype.empty() && dialect != Dialect::kSglang && dialect_info(dialect).kind != FormKind::kArray) {
+    refuse("--from-dtype: is for sglang and raw arrays; {} is {}, which says the type", input.name(),
+           dialect_name(dialect));
+  }
   const bool is_text = dialect_info(dialect).kind == FormKind::kText;
   return decode(is_text ? without_line_end(input.bytes()) : input.bytes(), dialect, spec, flags.options());
 }
@@ -74,7 +59,11 @@ std::vector<NamedRoutes> read_choices(const Input& input, const std::string& id,
   options.hop = input.name();
   const std::vector<AnswerChoice> choices = need(read_answer(input.bytes(), spec, options));
   std::vector<NamedRoutes> found;
+  std::set<int64_t> indices;
   for (const AnswerChoice& choice : choices) {
+    if (!indices.insert(choice.index).second) {
+      refuse("{}: expected choices of different indices, got {} twice", input.name(), choice.index);
+    }
     std::string name = choices.size() == 1 ? id : fmt::format("{}#{}", id, choice.index);
     if (choice.routes) found.push_back({std::move(name), *choice.routes});
   }
@@ -82,20 +71,6 @@ std::vector<NamedRoutes> read_choices(const Input& input, const std::string& id,
 }
 
 }  // namespace
-
-std::vector<SourceFile> find_files(const std::vector<std::string>& paths) {
-  std::vector<SourceFile> files;
-  for (const std::string& path : paths) {
-    if (path == "-") {
-      files.push_back({path, ""});
-    } else if (fs::is_directory(path)) {
-      find_in_folder(path, files);
-    } else {
-      files.push_back({path, fs::path(path).stem().string()});
-    }
-  }
-  return files;
-}
 
 void ReadFlags::declare(Command& command) {
   std::vector<std::string> names = dialect_names();
@@ -123,6 +98,21 @@ DecodeOptions ReadFlags::options() const {
   options.known_from = known_from.value_or(0);
   options.surplus_rows = surplus_rows.value_or(0);
   return options;
+}
+
+void ReadFlags::check_unused(const std::string& tape) const {
+  const std::pair<std::string_view, bool> given[] = {
+      {"--from", !from.empty() && from != dialect_name(Dialect::kTape)},
+      {"--start", start.has_value()},
+      {"--rows", num_rows.has_value()},
+      {"--policy-version", version.has_value()},
+      {"--from-dtype", !dtype.empty()},
+      {"--known-from", known_from.has_value()},
+      {"--surplus-rows", surplus_rows.has_value()},
+      {"--skip-absent", skip_absent}};
+  for (const auto& [name, is_given] : given) {
+    if (is_given) refuse("{}: is for forms and answers; {} is a tape, which says it itself", name, tape);
+  }
 }
 
 Result<Sniffed> sniff_input(const Input& input) {

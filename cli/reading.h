@@ -13,14 +13,6 @@
 
 namespace moetape::cli {
 
-struct SourceFile {
-  std::string path;
-  std::string id;  // what its sequence is called: the name without folder and extension
-};
-
-// Files, and all files in folders (hidden ones aside), sorted; their ids hold the folders in between.
-std::vector<SourceFile> find_files(const std::vector<std::string>& paths);
-
 // What a file has to be read as, where it does not say so itself.
 struct ReadFlags {
   std::string from;
@@ -35,6 +27,8 @@ struct ReadFlags {
 
   void declare(Command& command);
   DecodeOptions options() const;
+  // Refuses what a tape says itself.
+  void check_unused(const std::string& tape) const;
 };
 
 struct NamedRoutes {

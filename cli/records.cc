@@ -75,10 +75,6 @@ Pairing pair_tapes(const Tape& a, const Tape& b) {
 
 Comparison compare_tapes(const Tape& a, const Tape& b, const Pairing& pairing, const CompareOptions& options,
                          const Console& console) {
-  if (a.spec().fingerprint() != b.spec().fingerprint()) {
-    refuse("expected two tapes of one spec, got the fingerprints {} and {}", fingerprint_text(a.spec()),
-           fingerprint_text(b.spec()));
-  }
   Comparison comparison = need(Comparison::create(a.spec(), options));
   Progress progress(console, "compare", static_cast<int64_t>(pairing.pairs.size()));
   for (const auto& [in_a, in_b] : pairing.pairs) {

@@ -44,7 +44,10 @@ ReportRecord record_of(const std::string& file, const Tape& tape, const Console&
 int run(const Options& options, Console& console) {
   options.output.check(console, true);
   std::vector<Tape> tapes;
-  for (const std::string& file : options.files) tapes.push_back(open_tape(file));
+  for (const std::string& file : options.files) {
+    tapes.push_back(open_tape(file));
+    check_same_spec(tapes.back(), file, tapes.front(), options.files.front());
+  }
   ReportData data;
   data.title = options.title;
   if (!options.token_text.empty()) data.token_text = read_token_text(options.token_text);

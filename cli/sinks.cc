@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -123,16 +124,15 @@ class FolderSink final : public FormSink {
   std::set<std::string> names_;
 };
 
-bool names_folder(const std::string& path) {
-  return path.ends_with('/') || (path != "-" && std::filesystem::is_directory(path));
-}
-
 }  // namespace
 
+bool names_folder(const std::string& path) {
+  std::error_code error;
+  return path.ends_with('/') || (path != "-" && std::filesystem::is_directory(path, error));
+}
+
 void FormFlags::declare(Command& command) {
-  std::vector<std::string> names = dialect_names();
-  names.insert(names.begin(), "tape");
-  command.choice("--to", to, std::move(names), "What to write; .tape and .npy say it themselves");
+  command.choice("--to", to, dialect_names(), "What to write; .tape and .npy say it themselves");
   command.choice("--missing", missing, {"refuse", "zeros", "distinct"},
                  "What to write for missing rows where the form cannot say it (refuse)");
   command.choice("--to-dtype", dtype, int_type_names(), "Type of ids, where the form has several");
@@ -146,6 +146,20 @@ std::optional<Dialect> FormFlags::dialect(const OutputOptions& output) const {
   if (to.empty() && extension == ".npy") return Dialect::kNpy;
   if (to.empty()) refuse("--to: {} does not say what to write", output.path);
   return need(dialect_from_name(to), "--to");
+}
+
+void FormFlags::check_unused(std::string_view output, std::optional<Dialect> dialect) const {
+  const std::pair<std::string_view, bool> given[] = {{"--missing", !missing.empty()},
+                                                     {"--to-dtype", !dtype.empty()},
+                                                     {"--to-layers", !layers.empty()},
+                                                     {"--prompt-rows", prompt_rows.has_value()}};
+  const bool is_tape = !dialect || *dialect == Dialect::kTape || *dialect == Dialect::kTapeBase64;
+  for (const auto& [name, is_given] : given) {
+    if (is_given && is_tape) refuse("{}: is for forms; {} is written as a tape, as it is", name, output);
+  }
+  if (prompt_rows && *dialect != Dialect::kVllmSplit) {
+    refuse("--prompt-rows: is for vllm-split; {} is written as {}", output, dialect_name(*dialect));
+  }
 }
 
 EncodeOptions FormFlags::options() const {
@@ -164,9 +178,8 @@ std::unique_ptr<Sink> tape_sink(const OutputOptions& output, const RouteSpec& sp
 }
 
 std::unique_ptr<Sink> form_sink(const OutputOptions& output, const RouteSpec& spec, Dialect dialect,
-                                const EncodeOptions& options, const Console& console) {
+                                const EncodeOptions& options) {
   if (names_folder(output.path)) return std::make_unique<FolderSink>(output, spec, dialect, options);
-  output.check(console, dialect_info(dialect).kind == FormKind::kText);
   return std::make_unique<FileSink>(output, spec, dialect, options);
 }
 

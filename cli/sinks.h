@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "arguments.h"
 #include "console.h"
@@ -38,16 +39,21 @@ struct FormFlags {
   void declare(Command& command);
   // What the flag or the name of the output says; nothing for a tape.
   std::optional<Dialect> dialect(const OutputOptions& output) const;
+  // Refuses flags that mean nothing to what is written (nothing: a tape).
+  void check_unused(std::string_view output, std::optional<Dialect> dialect) const;
   EncodeOptions options() const;
 };
+
+// Whether a name is that of a folder with a file for each sequence: it ends in / or stands there as one.
+bool names_folder(const std::string& path);
 
 // A tape.
 std::unique_ptr<Sink> tape_sink(const OutputOptions& output, const RouteSpec& spec,
                                 const TapeOptions& options);
 
-// A file with one sequence, or a folder (a name that ends in / or stands there as one) with a file for each:
-// named after its id where that is a plain name that no other has, else after its number.
+// A file with one sequence, or a folder with a file for each: named after its id where that is a plain name
+// that no other has, else after its number.
 std::unique_ptr<Sink> form_sink(const OutputOptions& output, const RouteSpec& spec, Dialect dialect,
-                                const EncodeOptions& options, const Console& console);
+                                const EncodeOptions& options);
 
 }  // namespace moetape::cli

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "json.h"
 #include "refusal.h"
 
 namespace moetape::cli {
@@ -40,7 +41,7 @@ using Layers = std::set<int64_t>;
 int64_t checked_int(std::string_view name, const ParsedJson& value) {
   if (!value.is_number_integer() ||
       (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))) {
-    refuse("config.{}: expected an integer, got {}", name, value.dump());
+    refuse("config.{}: expected an integer, got {}", name, shown(value));
   }
   return value.get<int64_t>();
 }
@@ -51,7 +52,7 @@ int32_t narrowed(std::string_view name, int64_t value) {
 }
 
 std::vector<int64_t> checked_layers(std::string_view name, const ParsedJson& value) {
-  if (!value.is_array()) refuse("config.{}: expected a list of layers, got {}", name, value.dump());
+  if (!value.is_array()) refuse("config.{}: expected a list of layers, got {}", name, shown(value));
   std::vector<int64_t> layers;
   for (const ParsedJson& layer : value) layers.push_back(checked_int(name, layer));
   return layers;
@@ -329,7 +330,7 @@ int64_t Settings::top_k(std::span<const int32_t> layers) const {
     if (static_cast<size_t>(layer) < value.size()) different.insert(checked_int(name, value[layer]));
   }
   if (different.size() != 1) {
-    refuse("config.{}: expected the same for all MoE layers, got {}", name, value.dump());
+    refuse("config.{}: expected the same for all MoE layers, got {}", name, shown(value));
   }
   return *different.begin();
 }

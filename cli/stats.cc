@@ -36,7 +36,7 @@ std::string versions_text(const Stats& stats) {
       break;
     }
     parts.push_back(
-        fmt::format("{}: {} rows", version ? fmt::format("{}", *version) : "none", count_text(rows)));
+        fmt::format("{}: {}", version ? fmt::format("{}", *version) : "none", counted(rows, "row")));
   }
   return parts.empty() ? "-" : fmt::format("{}", fmt::join(parts, ", "));
 }
@@ -70,8 +70,9 @@ void print_text(const Stats& stats, const std::string& file, Console& console) {
 }
 
 int run(const Options& options, Console& console) {
+  if (options.load && !options.json) refuse("--load: is for --json");
   Json all = Json::array();
-  for (const std::string& file : options.files) {
+  const int code = for_each_file(options.files, console, [&](const std::string& file) {
     const Stats stats = stats_of(open_tape(file), console);
     if (options.json) {
       Json record = {{"file", file}};
@@ -80,9 +81,10 @@ int run(const Options& options, Console& console) {
     } else {
       print_text(stats, file, console);
     }
-  }
-  if (options.json) print_json(console, all);
-  return kFine;
+    return kFine;
+  });
+  if (options.json && !all.empty()) print_json(console, all);
+  return code;
 }
 
 }  // namespace

@@ -4,12 +4,61 @@
 #include <numeric>
 
 #include "input.h"
+#include "json.h"
 #include "ranges.h"
 #include "refusal.h"
+#include "text.h"
 
 namespace moetape::cli {
 
-Tape open_tape(const std::string& path) { return need(path == "-" ? Input(path).tape() : Tape::open(path)); }
+Tape open_tape(const std::string& path) { return need(try_open_tape(path)); }
+
+Result<Tape> try_open_tape(const std::string& path) {
+  const Input input(path);
+  if (!input.is_tape() && !input.claims_to_be_tape()) {
+    refuse("{}: expected a tape, got {}", input.name(), input.beginning());
+  }
+  Result<Tape> tape = input.tape();
+  // A safetensors file of somebody else is no damaged tape.
+  if (!tape && !input.claims_to_be_tape()) need(tape);
+  return tape;
+}
+
+std::string spec_difference(const RouteSpec& a, const RouteSpec& b) {
+  if (a.fields().stack != b.fields().stack) {
+    return fmt::format("stack '{}' and '{}'", a.fields().stack, b.fields().stack);
+  }
+  if (!std::ranges::equal(a.layers(), b.layers())) {
+    return fmt::format("layers {} and {}", layers_text(a.layers()), layers_text(b.layers()));
+  }
+  if (a.num_layers() != b.num_layers()) {
+    return fmt::format("num_layers {} and {}", a.num_layers(), b.num_layers());
+  }
+  if (a.top_k() != b.top_k()) return fmt::format("top_k {} and {}", a.top_k(), b.top_k());
+  return fmt::format("num_experts {} and {}", a.num_experts(), b.num_experts());
+}
+
+void check_same_spec(const Tape& tape, const std::string& path, const Tape& first,
+                     const std::string& first_path) {
+  if (tape.spec().fingerprint() == first.spec().fingerprint()) return;
+  refuse("{}: expected a tape of the spec of {}, {}, got {}: {}", path, first_path,
+         fingerprint_text(first.spec()), fingerprint_text(tape.spec()),
+         spec_difference(first.spec(), tape.spec()));
+}
+
+int for_each_file(const std::vector<std::string>& files, Console& console,
+                  const std::function<int(const std::string&)>& look) {
+  int code = kFine;
+  for (const std::string& file : files) {
+    try {
+      code = std::max(code, look(file));
+    } catch (const Refusal& refusal) {
+      console.complain(refusal.what());
+      code = kRefused;
+    }
+  }
+  return code;
+}
 
 void SelectionFlags::declare(Command& command) {
   command.text("--sequences", sequences, "LIST", "Sequences by number, as 0-5,7");

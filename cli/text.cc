@@ -23,6 +23,10 @@ std::string count_text(int64_t number) {
   return digits;
 }
 
+std::string counted(int64_t number, std::string_view what) {
+  return fmt::format("{} {}{}", count_text(number), what, number == 1 ? "" : "s");
+}
+
 std::string bytes_text(int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
   auto number = static_cast<double>(bytes);

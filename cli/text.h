@@ -13,11 +13,12 @@
 
 namespace moetape::cli {
 
-std::string count_text(int64_t number);                    // "1,234,567"
-std::string bytes_text(int64_t bytes);                     // "11.5 MB", in powers of 1000
-std::string rate_text(std::optional<double> rate);         // "12.34%", or "-" where there is none
-std::string decimal_text(std::optional<double> number);    // "1.234", or "-"
-std::string layers_text(std::span<const int32_t> layers);  // "3-60", "1, 3, 5"
+std::string count_text(int64_t number);                      // "1,234,567"
+std::string counted(int64_t number, std::string_view what);  // "1 row", "1,234 rows"
+std::string bytes_text(int64_t bytes);                       // "11.5 MB", in powers of 1000
+std::string rate_text(std::optional<double> rate);           // "12.34%", or "-" where there is none
+std::string decimal_text(std::optional<double> number);      // "1.234", or "-"
+std::string layers_text(std::span<const int32_t> layers);    // "3-60", "1, 3, 5"
 
 // Lines of cells. `columns` has one letter a column: l for text, r for numbers. Cells come from anywhere:
 // control characters are shown as text.

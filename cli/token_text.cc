@@ -47,7 +47,7 @@ std::optional<std::string> decoded(const ByteByLetter& table, std::string_view t
 
 int32_t token_id(const ParsedJson& json, const std::string& path) {
   if (!json.is_number_integer() || json.get<int64_t>() < 0 || json.get<int64_t>() > INT32_MAX) {
-    refuse("{}: expected the id of a token, got {}", path, json.dump());
+    refuse("{}: expected the id of a token, got {}", path, shown(json));
   }
   return static_cast<int32_t>(json.get<int64_t>());
 }
@@ -65,8 +65,22 @@ void add_vocabulary(const ParsedJson& vocabulary, const std::string& path, Token
 
 void add_texts_by_id(const ParsedJson& json, const std::string& path, TokenText& texts) {
   for (const auto& [id, text] : json.items()) {
-    if (!text.is_string()) refuse("{}: expected a text for token {}, got {}", path, id, text.dump());
-    texts[token_id(ParsedJson::parse(id, nullptr, false), path)] = text.get<std::string>();
+    if (!text.is_string()) refuse("{}: expected a text for token {}, got {}", path, id, shown(text));
+    const std::optional<int32_t> token = index_of_key(id);
+    if (!token) refuse("{}: expected the id of a token, got \"{}\"", path, id);
+    texts[*token] = text.get<std::string>();
+  }
+}
+
+// The list of a tokenizer.json.
+void add_added_tokens(const ParsedJson& tokens, const std::string& path, TokenText& texts) {
+  if (!tokens.is_array()) refuse("{}: added_tokens: expected a list, got {}", path, tokens.type_name());
+  for (const ParsedJson& token : tokens) {
+    if (!token.is_object() || !token.contains("id") || !token.contains("content") ||
+        !token["content"].is_string()) {
+      refuse("{}: added_tokens: expected objects with id and content, got {}", path, shown(token));
+    }
+    texts[token_id(token["id"], path)] = token["content"].get<std::string>();
   }
 }
 
@@ -74,8 +88,11 @@ void add_texts_by_id(const ParsedJson& json, const std::string& path, TokenText&
 
 TokenText read_token_text(const std::string& path) {
   const Input input(path);
-  const ParsedJson json = parse_json(input.bytes(), path);
-  if (!json.is_object() || json.empty()) refuse("{}: expected a JSON object of tokens", path);
+  const ParsedJson json = parse_json(input.bytes(), input.name());
+  if (!json.is_object() || json.empty()) {
+    refuse("{}: expected a JSON object of tokens, got {}", path,
+           json.is_object() ? "an empty one" : json.type_name());
+  }
   TokenText texts;
   if (json.contains("model") && json["model"].is_object()) {
     if (json["model"].contains("vocab") && json["model"]["vocab"].is_object()) {
@@ -83,11 +100,7 @@ TokenText read_token_text(const std::string& path) {
     } else {
       refuse("{}: expected model.vocab to be an object of texts and ids", path);
     }
-    for (const ParsedJson& token : json.value("added_tokens", ParsedJson::array())) {
-      if (token.is_object() && token.contains("id") && token.contains("content")) {
-        texts[token_id(token["id"], path)] = token["content"].get<std::string>();
-      }
-    }
+    add_added_tokens(json.value("added_tokens", ParsedJson::array()), path, texts);
   } else if (json.begin()->is_string()) {
     add_texts_by_id(json, path, texts);
   } else {

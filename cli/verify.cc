@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
@@ -23,50 +24,58 @@ struct Options {
   bool json = false;
 };
 
-// Damage and another spec are faults of the file; what the system or a newer format keeps from being read is
-// not.
-std::vector<TapeFault> faults_of(const std::string& file, const std::optional<RouteSpec>& spec,
-                                 int64_t& num_sequences) {
-  const Result<Tape> tape = file == "-" ? Input(file).tape() : Tape::open(file);
+struct Verdict {
+  std::vector<TapeFault> faults;
+  int64_t num_sequences = 0;
+};
+
+// Damage and another spec are faults of the file; what the system or a newer format keeps from being read,
+// and what is no tape, are not.
+Verdict verdict_of(const std::string& file, const std::optional<RouteSpec>& spec) {
+  const Result<Tape> tape = try_open_tape(file);
   if (!tape && tape.error().code != ErrorCode::kCorruptData) need(tape);
-  if (!tape) return {{-1, tape.error()}};
-  num_sequences = tape->num_sequences();
-  std::vector<TapeFault> faults = tape->verify();
+  if (!tape) return {{{-1, tape.error()}}};
+  Verdict verdict{tape->verify(), tape->num_sequences()};
   if (spec && spec->fingerprint() != tape->spec().fingerprint()) {
-    std::string message = fmt::format("{}: expected the spec of fingerprint {}, got {}", file,
-                                      fingerprint_text(*spec), fingerprint_text(tape->spec()));
-    faults.insert(faults.begin(), {-1, {ErrorCode::kSpecMismatch, std::move(message)}});
+    std::string message =
+        fmt::format("{}: expected the spec of fingerprint {}, got {}: {}", file, fingerprint_text(*spec),
+                    fingerprint_text(tape->spec()), spec_difference(*spec, tape->spec()));
+    verdict.faults.insert(verdict.faults.begin(), {-1, {ErrorCode::kSpecMismatch, std::move(message)}});
   }
-  return faults;
+  return verdict;
+}
+
+Json verdict_json(const std::string& file, const Verdict& verdict) {
+  Json faults = Json::array();
+  for (const TapeFault& fault : verdict.faults) faults.push_back(json_of(fault));
+  return {{"file", file},
+          {"sound", verdict.faults.empty()},
+          {"num_sequences", verdict.num_sequences},
+          {"faults", std::move(faults)}};
+}
+
+void print_text(const std::string& file, const Verdict& verdict, Console& console) {
+  if (verdict.faults.empty()) {
+    console.print(fmt::format("{}: {}, {}\n", printable(file), console.styled(Style::kGood, "sound"),
+                              counted(verdict.num_sequences, "sequence")));
+  }
+  for (const TapeFault& fault : verdict.faults) {
+    console.print(
+        fmt::format("{} {}\n", console.styled(Style::kBad, "fault:"), printable(fault.error.message)));
+  }
 }
 
 int run(const Options& options, Console& console) {
   std::optional<RouteSpec> spec;
   if (!options.spec.empty()) spec = read_spec(options.spec);
-  int code = kFine;
   Json all = Json::array();
-  for (const std::string& file : options.files) {
-    int64_t num_sequences = 0;
-    const std::vector<TapeFault> faults = faults_of(file, spec, num_sequences);
-    if (!faults.empty()) code = kCheckFailed;
-    if (options.json) {
-      Json list = Json::array();
-      for (const TapeFault& fault : faults) list.push_back(json_of(fault));
-      all.push_back({{"file", file},
-                     {"sound", faults.empty()},
-                     {"num_sequences", num_sequences},
-                     {"faults", std::move(list)}});
-    } else if (faults.empty()) {
-      console.print(fmt::format("{}: {}, {} sequences\n", printable(file),
-                                console.styled(Style::kGood, "sound"), count_text(num_sequences)));
-    }
-    for (const TapeFault& fault : faults) {
-      if (options.json) break;
-      console.print(
-          fmt::format("{} {}\n", console.styled(Style::kBad, "fault:"), printable(fault.error.message)));
-    }
-  }
-  if (options.json) print_json(console, all);
+  const int code = for_each_file(options.files, console, [&](const std::string& file) {
+    const Verdict verdict = verdict_of(file, spec);
+    if (options.json) all.push_back(verdict_json(file, verdict));
+    if (!options.json) print_text(file, verdict, console);
+    return verdict.faults.empty() ? kFine : kCheckFailed;
+  });
+  if (options.json && !all.empty()) print_json(console, all);
   return code;
 }
 

@@ -17,7 +17,6 @@ import pytest
 import moetape as mt
 from cli_helpers import (
     PROGRAM,
-    moetape,
     read_tape,
     refused,
     sample,
@@ -286,34 +285,6 @@ def test_a_full_disk_leaves_no_file_and_no_folder(tmp_path: Path) -> None:
     ):
         assert "File too large" in refused("convert", tape, *flags, cwd=tmp_path, preexec_fn=limit)
     assert [path.name for path in tmp_path.iterdir()] == ["run.tape"]
-
-
-def test_pipes_and_devices_are_written_to_as_they_are(tmp_path: Path) -> None:
-    tape = write_tape(tmp_path / "run.tape", {"x": sample(4)})
-    text = mt.encode(sample(4), "sglang")
-    assert succeed("convert", tape, "--to", "sglang", "-o", "-") == text
-    assert succeed("convert", tape, "--to", "sglang", "-o", "/dev/stdout").startswith(text)
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE, text=True) as reader:
-        succeed("convert", tape, "--to", "sglang", "-o", fifo)
-        assert reader.communicate(timeout=60)[0] == text
-    assert moetape("convert", tape, "--to", "sglang", "-o", "/dev/full").returncode == 2
-
-
-def test_an_interrupt_leaves_nothing(spec: Path, tmp_path: Path) -> None:
-    first = tmp_path / "first"
-    first.write_text(mt.encode(sample(2), "sglang"))
-    os.mkfifo(tmp_path / "slow")
-    command = [PROGRAM, "convert", first, tmp_path / "slow", "--spec", spec, "-o", tmp_path / "run.tape"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
-        with open(tmp_path / "slow", "wb") as slow:  # opens when the program is at this file
-            assert any(path.name.startswith(".run.tape") for path in tmp_path.iterdir())
-            run.terminate()
-            slow.write(mt.encode(sample(2), "sglang").encode())
-        out, error = run.communicate(timeout=60)
-    assert (run.returncode, out, error) == (-15, b"", b"")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "slow", "spec.json"]
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:

@@ -121,9 +121,32 @@ def test_a_spec_is_read_as_it_is_printed(tmp_path: Path) -> None:
         ("7", "expected a JSON object, got number"),
         ('{"layers": [1], "top_k": 2.5, "num_experts": 4}', "spec.top_k: expected an integer"),
         ('{"layers": [1, "2"], "top_k": 2, "num_experts": 4}', "spec.layers: expected an integer"),
-        ('{"layers": [1], "top_k": 2, "num_experts": 4, "distinct": 1}', "spec.distinct: not understood: 1"),
-        ('{"layers": [1], "top_k": 2, "num_experts": 4, "colour": 1}', "spec.colour: not understood"),
-        ('{"layers": [1], "top_k": 2, "num_experts": 4, "excluded": {"x": ""}}', "spec.excluded"),
+        (
+            '{"layers": [1], "top_k": 2, "num_experts": 4, "distinct": 1}',
+            "spec.distinct: expected true or false, got 1",
+        ),
+        (
+            '{"layers": [1], "top_k": 2, "num_experts": 4, "colour": 1}',
+            "spec.colour: expected a field of a spec, got one that moetape does not know",
+        ),
+        (
+            '{"layers": [1], "top_k": 2, "num_experts": 4, "excluded": {"x": ""}}',
+            'spec.excluded: expected the index of a layer, got "x"',
+        ),
+        (
+            '{"layers": [1], "top_k": 2, "num_experts": 4, "excluded": {"01": ""}}',
+            'spec.excluded: expected the index of a layer, got "01"',
+        ),
+        (
+            '{"layers": [1], "top_k": 2, "num_experts": 4, "excluded": 0}',
+            "spec.excluded: expected an object of layers and reasons, got 0",
+        ),
+        ('{"spec": {"layers": 3}}', "spec.layers: expected a list of layers, got 3"),
+        (
+            '{"layers": [1], "top_k": 2, "top_k": 3, "num_experts": 4}',
+            'expected every key once, got "top_k" twice',
+        ),
+        ('{"layers": [1], "top_k": 2', "expected JSON: line 1, column 27: "),
         ('{"layers": [1], "top_k": 9, "num_experts": 4}', "top_k"),
         ('{"layers": [1], "top_k": 2, "num_experts": 4, "fingerprint": "0"}', "spec.fingerprint: expected"),
     ],
