@@ -8,7 +8,7 @@
 // On a CUDA device (RecorderOptions::cuda) the same calls enqueue work on the caller's streams and return. A
 // commit is prepare(), outside any graph and before every replay, and launch(), which a graph may hold; steps
 // land later, as their tickets say. Nothing waits for the device, unless more than kStepsInFlight steps of a
-// lane are under way. docs/cuda.md tells the rules.
+// lane are under way; then the next waits for the oldest. docs/cuda.md tells the rules.
 #pragma once
 
 #include <array>
@@ -30,7 +30,8 @@
 
 namespace moetape::inline v0 {
 
-// A cudaStream_t; null is the default stream. The CPU has none.
+// A cudaStream_t; null is the default stream. cudaStreamPerThread is refused: it is another in every thread.
+// The CPU has none.
 using StreamHandle = void*;
 
 // How rows come from a device into the store; the results are the same.
@@ -120,7 +121,8 @@ class Ticket {
 
   // Whether the step is over: wait() returns at once.
   bool ready() const { return !pending_ || pending_->ready(); }
-  // kTimeout; kNotCaptured for a step that was prepared and then never launched: its rows are lost.
+  // kTimeout; kNotCaptured for a step that was prepared and then never launched: its slots are refused, and
+  // so they are, as far as the host knows them, with kDeviceFailed.
   Status wait(std::chrono::milliseconds timeout = std::chrono::milliseconds{10'000}) const {
     return pending_ ? pending_->wait(timeout) : Status();
   }
@@ -171,7 +173,7 @@ class Recorder {
   // Device memory; 0 without a device.
   static Result<int64_t> required_device_bytes(const RouteSpec& spec, const RecorderOptions& options);
   // Keeps the store alive, and on a device its memory mapped and pinned, even when it is closed, until the
-  // recorder goes; that waits for steps under way. kInvalidArgument names the option that does not fit,
+  // recorder goes; that waits for all it has there. kInvalidArgument names the option that does not fit,
   // kUnsupported a build, machine or spec that has no device lanes.
   static Result<std::unique_ptr<Recorder>> create(std::shared_ptr<Store> store,
                                                   const RecorderOptions& options);
@@ -182,15 +184,17 @@ class Recorder {
   int num_lanes() const;
   std::string device() const;  // "cpu", "cuda:0"
 
-  // Opens a step, dropping what a forward that was never committed left (a warm-up, a dummy run).
+  // Opens a step, dropping what a forward that was never committed left (a warm-up, a dummy run). A step that
+  // was prepared and not launched by then is given up: its slots are refused.
   // Every call with a stream is ordered behind the lane's earlier calls on other streams.
   Status begin(int lane = 0, StreamHandle stream = nullptr);
 
   // One layer's ids [n, K] or [n, K + shared_columns] of rows [offset, offset + n) of the batch.
   // An id that is no expert makes its row refused; everything else wrong is an error at once: a layer that is
   // not in the spec (kOutOfRange; the step goes on), wrong shape or more rows than max_rows, rows captured
-  // twice (the step fails at commit). On a device: one small kernel; ids that are not in the device's memory
-  // (kInvalidArgument) and a foreign stream are refused before anything is enqueued, and the step goes on.
+  // twice (the step fails at commit). On a device: one small kernel; ids that are not in the device's memory,
+  // or not at a multiple of their size (kInvalidArgument), and a foreign stream are refused before anything
+  // is enqueued, and the step goes on.
   Status capture(int32_t layer, const IdsView& ids, int lane = 0, int64_t offset = 0,
                  StreamHandle stream = nullptr);
 
@@ -227,7 +231,8 @@ class Recorder {
   Result<Ticket> prepare(const DeviceSlots& slots, const Layout& layout = Layout::whole(),
                          const CommitOptions& options = {});
   // The other half: one kernel, behind the forward, which a graph may hold. kNotCaptured where a stream under
-  // capture did not see all layers; kInvalidArgument for a launch, outside a capture, that nobody prepared.
+  // capture did not see all layers; kInvalidArgument for a launch, outside a capture, that nobody prepared;
+  // kDeviceFailed: the step's slots are refused.
   Status launch(int lane = 0, StreamHandle stream = nullptr);
 
   RecorderCounters counters() const;

@@ -7,30 +7,22 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/word_order.h"
 #include "simd/targets.h"
 
 namespace moetape::inline v0::simd::words {
-
-// Fences order the copies in other builds; ThreadSanitizer knows none, so each word carries the order.
-#ifdef MOETAPE_THREAD_SANITIZER
-inline constexpr auto kLoadOrder = std::memory_order_acquire;
-inline constexpr auto kStoreOrder = std::memory_order_release;
-#else
-inline constexpr auto kLoadOrder = std::memory_order_relaxed;
-inline constexpr auto kStoreOrder = std::memory_order_relaxed;
-#endif
 
 template <class Word>
 void store(std::byte* shared, const std::byte* from) {
   Word word;
   std::memcpy(&word, from, sizeof word);
-  std::atomic_ref<Word>(*reinterpret_cast<Word*>(shared)).store(word, kStoreOrder);
+  std::atomic_ref<Word>(*reinterpret_cast<Word*>(shared)).store(word, kWordStoreOrder);
 }
 
 template <class Word>
 void load(std::byte* to, const std::byte* shared) {
   auto* place = reinterpret_cast<Word*>(const_cast<std::byte*>(shared));
-  const Word word = std::atomic_ref<Word>(*place).load(kLoadOrder);
+  const Word word = std::atomic_ref<Word>(*place).load(kWordLoadOrder);
   std::memcpy(to, &word, sizeof word);
 }
 

@@ -42,6 +42,7 @@ void StoreWriter::refuse(const int64_t* slots, int64_t count, uint64_t step) {
   }
 }
 
+void StoreWriter::on_wait(std::function<void()> look) { store().writers.set_look(writer_, std::move(look)); }
 void StoreWriter::land(uint64_t step) { store().writers.land(writer_, step); }
 void StoreWriter::drop(uint64_t step) { store().writers.drop(writer_, step); }
 

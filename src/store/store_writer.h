@@ -4,6 +4,7 @@
 // Dropped with open steps, they count as lost.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -42,6 +43,9 @@ class StoreWriter {
   void refuse(const int64_t* slots, int64_t count, uint64_t step);
   void land(uint64_t step);
   void drop(uint64_t step);
+  // For a writer whose steps land only when somebody looks: called again and again, on their threads, by
+  // those who wait for steps under way. It may be under way still when this is gone.
+  void on_wait(std::function<void()> look);
 
  private:
   StoreWriter(std::shared_ptr<Store> store, int writer) : store_(std::move(store)), writer_(writer) {}

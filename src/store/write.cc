@@ -21,7 +21,12 @@ class HostStep {
     MOETAPE_ASSIGN(const uint64_t step, impl.writers.submit(WriterTable::kHost, options.step));
     auto opened = std::unique_ptr<HostStep>(new HostStep(impl, step));
     const auto deadline = std::chrono::steady_clock::now() + options.timeout;
-    while (impl.writers.any_open_before(step)) {
+    const auto waits = [&] {
+      if (!impl.writers.any_open_before(step)) return false;
+      impl.writers.look();
+      return impl.writers.any_open_before(step);
+    };
+    while (waits()) {
       if (std::chrono::steady_clock::now() >= deadline) {
         return fail(ErrorCode::kTimeout,
                     "step {}: expected earlier steps to land within {} ms; some have not", step,

@@ -1,6 +1,8 @@
 #include "store/writer_table.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/fail.h"
 #include "moetape/store.h"
@@ -40,6 +42,7 @@ void WriterTable::remove_writer(int writer) {
     open.store(0, std::memory_order_release);
   }
   entry.used = false;
+  entry.look = nullptr;
 }
 
 Status WriterTable::check_step(const Writer& writer, bool host, std::optional<int64_t> step) const {
@@ -120,6 +123,23 @@ bool WriterTable::any_open_before(uint64_t step) const {
   const int num_writers = num_writers_.load(std::memory_order_acquire);
   for (int i = 0; i < num_writers; ++i) for_open_steps(i, [&](uint64_t open) { found |= open < step; });
   return found;
+}
+
+void WriterTable::set_look(int writer, std::function<void()> look) {
+  std::lock_guard lock(mutex_);
+  writers_[writer].look = std::move(look);
+}
+
+// Outside of the mutex: a look may land steps and wait for locks of its own.
+void WriterTable::look() const {
+  std::vector<std::function<void()>> looks;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Writer& writer : writers_) {
+      if (writer.look) looks.push_back(writer.look);
+    }
+  }
+  for (const auto& look : looks) look();
 }
 
 }  // namespace moetape::inline v0

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 
@@ -46,12 +47,18 @@ class WriterTable {
   StepsUnderWay under_way(uint64_t as_of) const;
   bool any_open_before(uint64_t step) const;
 
+  // What brings home steps of a writer that land only when somebody looks; unset when the writer goes.
+  void set_look(int writer, std::function<void()> look);
+  // By whoever waits for steps.
+  void look() const;
+
  private:
   struct Writer {
     bool used = false;
     uint64_t newest = 0;
     std::atomic<uint64_t> lost = 0;
     std::array<std::atomic<uint64_t>, kMaxOpenSteps> open = {};
+    std::function<void()> look;
   };
   Status check_step(const Writer& writer, bool host, std::optional<int64_t> step) const;
   uint64_t landed_step(int writer) const {
@@ -62,7 +69,7 @@ class WriterTable {
   void for_open_steps(int writer, Visit visit) const;
 
   uint64_t* landed_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   bool engine_counts_ = false;
   std::atomic<int> num_writers_ = 1;  // ever used, the host among them
   std::atomic<uint64_t> last_submitted_ = 0;

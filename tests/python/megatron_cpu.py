@@ -46,8 +46,16 @@ def stand_in_for_cuda() -> None:
         module.get_rng_state = lambda device="cpu": torch.get_rng_state()
         module.set_rng_state = lambda state, device="cpu": torch.set_rng_state(state)
     cuda._lazy_call = lambda call, **_: None  # by which Megatron sets a device's generator
+    plain_zeros = torch.zeros
+    torch.zeros = lambda *size, device=None, **rest: plain_zeros(
+        *size, device=cpu if device == "cuda" else device, **rest
+    )
     from megatron.core.transformer.moe import moe_utils
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
+    # Its own refuses sequence parallelism, whose gradients of norms are summed after all backward passes.
+    norm: Any = WrappedTorchNorm
+    norm.__new__ = lambda cls, config, hidden_size, eps=1e-5, **_: torch.nn.LayerNorm(hidden_size, eps)
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None  # 0.16.1 asks for it without Transformer Engine
     # The permuted tensor's sizes are read from tensors of the device; on gloo they must be lists.
@@ -161,7 +169,8 @@ class _Recorder:
         self, scores: Any, topk: int, num_groups: Any = None, group_topk: Any = None, compute: Any = None
     ) -> Any:
         values, ids = compute(scores, topk, num_groups=num_groups, group_topk=group_topk)
-        self.ids.append(ids.detach().clone())
+        if torch._C._current_graph_task_id() == -1:  # recomputing chooses the same again
+            self.ids.append(ids.detach().clone())
         return values, ids
 
 

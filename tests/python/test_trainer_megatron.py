@@ -31,3 +31,13 @@ def on_ranks(world: int, module: str) -> pytest.MarkDecorator:
 @on_ranks(1, "megatron_one_rank_tests")
 def test_on_one_rank(version: str, world: int, module: str, name: str) -> None:
     check(version, world, module, name)
+
+
+@on_ranks(2, "megatron_two_rank_tests")
+def test_on_two_ranks(version: str, world: int, module: str, name: str) -> None:
+    check(version, world, module, name)
+
+
+@on_ranks(2, "megatron_product_tests")
+def test_the_product_on_two_ranks(version: str, world: int, module: str, name: str) -> None:
+    check(version, world, module, name)

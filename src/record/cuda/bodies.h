@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/sanitizers.h"
+#include "base/word_order.h"
 #include "record/cuda/step.h"
 #include "store/stamp.h"
 
@@ -20,14 +21,6 @@
 namespace moetape::inline v0::cuda {
 
 // ---- What differs between device and host: words that are shared, counts, and the warp. ----
-
-#ifdef MOETAPE_THREAD_SANITIZER
-inline constexpr auto kWordStoreOrder = std::memory_order_release;
-inline constexpr auto kWordLoadOrder = std::memory_order_acquire;
-#else
-inline constexpr auto kWordStoreOrder = std::memory_order_relaxed;
-inline constexpr auto kWordLoadOrder = std::memory_order_relaxed;
-#endif
 
 MOETAPE_HOST_DEVICE inline uint64_t load_shared(const void* word) {
 #ifdef __CUDA_ARCH__
@@ -304,6 +297,23 @@ MOETAPE_HOST_DEVICE void write_chunk(const Shape& shape, Chunk chunk, const std:
   }
 }
 
+// ---- What a launch makes of the step that it finds. ----
+
+// A launch that abandons meets a step that was prepared and never launched, or an idle one.
+MOETAPE_HOST_DEVICE inline bool has_work(const CommitArgs& args) {
+  return !args.abandons || args.header->mode != StepMode::kIdle;
+}
+
+MOETAPE_HOST_DEVICE inline StepMode mode_of(const CommitArgs& args, const StepHeader& step) {
+  return args.abandons && step.mode == StepMode::kCommit ? StepMode::kRefuse : step.mode;
+}
+
+// Rows [0, …) are put back to poison.
+MOETAPE_HOST_DEVICE inline int64_t extent_of(const CommitArgs& args, const StepHeader& step) {
+  if (args.abandons) return args.shape.max_rows;
+  return step.extent < args.graph_rows ? args.graph_rows : step.extent;
+}
+
 // ---- One row of the batch. ----
 
 enum class Place : uint8_t { kNobody, kNoSlot, kOutOfRange, kSlot };
@@ -399,9 +409,10 @@ template <class LaneId, class Id>
 MOETAPE_HOST_DEVICE void commit_row(Warp warp, const CommitArgs& args, const StepHeader& step, int64_t row,
                                     std::byte* scratch, WarpCounts& counts) {
   const Shape& shape = args.shape;
+  const StepMode mode = mode_of(args, step);
   const Destination to = destination_of(args, step, row);
-  const bool placed = to.place == Place::kSlot && step.mode == StepMode::kCommit;
-  const bool restore = row < step.extent;
+  const bool placed = to.place == Place::kSlot && mode == StepMode::kCommit;
+  const bool restore = row < extent_of(args, step);
   const int64_t index = !placed ? 0 : args.packs ? to.entry : to.slot;
   std::byte* stamp = args.target.stamps + index * args.target.stamp_pitch;
   bool open = args.packs;
@@ -439,8 +450,8 @@ MOETAPE_HOST_DEVICE void commit_row(Warp warp, const CommitArgs& args, const Ste
     });
     return;
   }
-  if (step.mode == StepMode::kRefuse && to.entry >= 0) refuse_slot(warp, args, to);
-  if (step.mode != StepMode::kCommit || to.entry < 0) return;
+  if (mode == StepMode::kRefuse && to.entry >= 0) refuse_slot(warp, args, to);
+  if (mode != StepMode::kCommit || to.entry < 0) return;
   counts.no_slot += to.place == Place::kNoSlot ? 1 : 0;
   counts.out_of_range += to.place == Place::kOutOfRange ? 1 : 0;
   if (args.packs) {
@@ -456,7 +467,8 @@ MOETAPE_HOST_DEVICE void commit_warp(Warp warp, const CommitArgs& args, int64_t 
                                      std::byte* scratch) {
   const StepHeader& step = *args.header;
   const int64_t end = step.mode == StepMode::kIdle ? 0 : step.src + step.count;
-  const int64_t num_rows = end < step.extent ? step.extent : end;
+  const int64_t extent = extent_of(args, step);
+  const int64_t num_rows = end < extent ? extent : end;
   const int64_t num_warps = int64_t{args.geometry.num_blocks} * args.geometry.warps_per_block;
   WarpCounts counts;
   for (int64_t row = warp_index; row < num_rows; row += num_warps)
@@ -478,6 +490,7 @@ MOETAPE_HOST_DEVICE inline void write_report(const CommitArgs& args, StepReport&
   report.num_out_of_range = tally.num_out_of_range;
   for (int i = 0; i < kNumRowFaults; ++i) report.num_by_fault[i] = tally.num_by_fault[i];
   report.any_unwritten = tally.any_unwritten;
+  report.abandoned = args.abandons ? 1 : 0;
   report.offender_row = kNoOffender;
   if (tally.num_refused > 0) {
     report.offender_row = UINT32_MAX - tally.rows_left;

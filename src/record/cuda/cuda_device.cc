@@ -3,9 +3,12 @@
 #include <cuda_runtime_api.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "base/fail.h"
+#include "record/cuda/context.h"
 #include "record/cuda/device.h"
 #include "record/cuda/kernels.h"
 
@@ -13,7 +16,7 @@ namespace moetape::inline v0::cuda {
 namespace {
 
 Failure device_error(const char* what, cudaError_t error) {
-  static_cast<void>(cudaGetLastError());  // what can be cleared shall not meet the next call
+  static_cast<void>(cudaGetLastError());  // it is told here, and shall not meet the application's next look
   const ErrorCode code =
       error == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kDeviceFailed;
   return fail(code, "{}: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error));
@@ -24,38 +27,13 @@ Status checked(const char* what, cudaError_t error) {
   return device_error(what, error);
 }
 
-// The thread's current device, for as long as this lives.
-class Current {
- public:
-  explicit Current(int index) {
-    if (cudaGetDevice(&before_) != cudaSuccess || before_ == index) return;
-    changed_ = cudaSetDevice(index) == cudaSuccess;
-  }
-  ~Current() {
-    if (changed_) static_cast<void>(cudaSetDevice(before_));
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-};
-
-// Looking at an event must not break a capture that another thread of the process has under way.
-class Relaxed {
- public:
-  Relaxed() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~Relaxed() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  Relaxed(const Relaxed&) = delete;
-  Relaxed& operator=(const Relaxed&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 cudaStream_t stream_of(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(EventHandle event) { return static_cast<cudaEvent_t>(event); }
+
+// Of what has no way to fail for a caller.
+void ignored(cudaError_t error) {
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+}
 
 // The runtime refuses to pin memory twice; recorders of one store share it.
 class Pinned {
@@ -76,7 +54,7 @@ class Pinned {
     const std::lock_guard lock(mutex_);
     if (--users_[memory] > 0) return;
     users_.erase(memory);
-    static_cast<void>(cudaHostUnregister(memory));
+    ignored(cudaHostUnregister(memory));
   }
   static Pinned& instance() {
     static Pinned pinned;
@@ -90,24 +68,39 @@ class Pinned {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, int num_multiprocessors) : index_(index), num_multiprocessors_(num_multiprocessors) {}
+  CudaDevice(int index, int num_multiprocessors, Context context)
+      : index_(index), num_multiprocessors_(num_multiprocessors), context_(std::move(context)) {}
+  ~CudaDevice() override {
+    if (pulse_ != nullptr) destroy_event(pulse_);
+  }
+  // Loads the kernels: the first launch of each may be under capture, where nothing can be loaded.
+  Status create() {
+    const Context::Entered entered(context_);
+    MOETAPE_ASSIGN(pulse_, create_event());
+    if (const cudaError_t error = load_kernels(); error != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      return fail(ErrorCode::kUnsupported, "cuda:{}: this build has no kernels for it: {} ({})", index_,
+                  cudaGetErrorString(error), cudaGetErrorName(error));
+    }
+    return {};
+  }
 
   int index() const override { return index_; }
   int num_multiprocessors() const override { return num_multiprocessors_; }
 
   Result<std::byte*> allocate(int64_t bytes) override {
-    const Current current(index_);
+    const Context::Entered entered(context_);
     void* memory = nullptr;
     MOETAPE_TRY(checked("device memory", cudaMalloc(&memory, static_cast<size_t>(bytes))));
     return static_cast<std::byte*>(memory);
   }
   void free(std::byte* memory) override {
-    const Current current(index_);
-    static_cast<void>(cudaFree(memory));
+    const Context::Entered entered(context_);
+    ignored(cudaFree(memory));
   }
 
   Result<MappedMemory> allocate_pinned(int64_t bytes) override {
-    const Current current(index_);
+    const Context::Entered entered(context_);
     void* host = nullptr;
     MOETAPE_TRY(checked("pinned memory", cudaHostAlloc(&host, static_cast<size_t>(bytes),
                                                        cudaHostAllocMapped | cudaHostAllocPortable)));
@@ -116,26 +109,32 @@ class CudaDevice final : public Device {
     MOETAPE_TRY(device);
     return MappedMemory{static_cast<std::byte*>(host), *device};
   }
-  void free_pinned(std::byte* host) override { static_cast<void>(cudaFreeHost(host)); }
+  void free_pinned(std::byte* host) override {
+    const Context::Entered entered(context_);
+    ignored(cudaFreeHost(host));
+  }
 
   Result<std::byte*> map_host(std::byte* memory, int64_t bytes) override {
-    const Current current(index_);
+    const Context::Entered entered(context_);
     MOETAPE_TRY(Pinned::instance().add(memory, bytes));
     auto device = mapped_address(memory);
     if (!device) Pinned::instance().remove(memory);
     return device;
   }
-  void unmap_host(std::byte* memory) override { Pinned::instance().remove(memory); }
+  void unmap_host(std::byte* memory) override {
+    const Context::Entered entered(context_);
+    Pinned::instance().remove(memory);
+  }
 
   Status check_memory(const void* data, int64_t bytes, const char* name) override {
+    const Context::Entered entered(context_);
     const auto* first = static_cast<const std::byte*>(data);
     for (const std::byte* at : {first, first + bytes - 1}) {
       cudaPointerAttributes attributes = {};
-      const cudaError_t error = cudaPointerGetAttributes(&attributes, at);
+      MOETAPE_TRY(checked(name, cudaPointerGetAttributes(&attributes, at)));
       const bool on_device =
           attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
-      if (error == cudaSuccess && on_device && attributes.device == index_) continue;
-      if (error != cudaSuccess) return device_error(name, error);
+      if (on_device && attributes.device == index_) continue;
       return fail(ErrorCode::kInvalidArgument, "{}: expected memory of cuda:{}, got {}", name, index_,
                   on_device ? fmt::format("memory of cuda:{}", attributes.device)
                   : attributes.type == cudaMemoryTypeHost ? "pinned host memory"
@@ -145,9 +144,14 @@ class CudaDevice final : public Device {
   }
 
   Status check_stream(StreamHandle stream) override {
-    if (stream_of(stream) == nullptr || stream_of(stream) == cudaStreamLegacy ||
-        stream_of(stream) == cudaStreamPerThread)
-      return {};
+    if (stream_of(stream) == nullptr || stream_of(stream) == cudaStreamLegacy) return {};
+    if (stream_of(stream) == cudaStreamPerThread) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "stream: expected one of cuda:{} or the default stream, got cudaStreamPerThread, which is "
+                  "another one in every thread",
+                  index_);
+    }
+    const Context::Entered entered(context_);
     int device = -1;
     MOETAPE_TRY(checked("stream", cudaStreamGetDevice(stream_of(stream), &device)));
     if (device == index_) return {};
@@ -155,15 +159,36 @@ class CudaDevice final : public Device {
                 device);
   }
 
-  Result<bool> is_capturing(StreamHandle stream) override {
-    const Current current(index_);
+  Result<uint64_t> capture_of(StreamHandle stream) override {
+    const Context::Entered entered(context_);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    MOETAPE_TRY(checked("stream", cudaStreamIsCapturing(stream_of(stream), &status)));
-    return status == cudaStreamCaptureStatusActive;
+    unsigned long long id = 0;
+    MOETAPE_TRY(checked("stream", cudaStreamGetCaptureInfo(stream_of(stream), &status, &id)));
+    if (status == cudaStreamCaptureStatusInvalidated) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "stream: its graph capture was invalidated by an earlier call; end it first");
+    }
+    return status == cudaStreamCaptureStatusActive ? uint64_t{id} + 1 : 0;
+  }
+
+  Status check_alive() override {
+    const Context::Entered entered(context_);
+    return checked("device", context_.query(event_of(pulse_)));
+  }
+
+  Result<StreamHandle> create_stream() override {
+    const Context::Entered entered(context_);
+    cudaStream_t stream = nullptr;
+    MOETAPE_TRY(checked("stream", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+    return static_cast<StreamHandle>(stream);
+  }
+  void destroy_stream(StreamHandle stream) override {
+    const Context::Entered entered(context_);
+    ignored(cudaStreamDestroy(stream_of(stream)));
   }
 
   Status copy(void* to, const void* from, int64_t bytes, StreamHandle stream) override {
-    const Current current(index_);
+    const Context::Entered entered(context_);
     return checked(
         "copy", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_of(stream)));
   }
@@ -174,32 +199,32 @@ class CudaDevice final : public Device {
   Status launch(const PoisonArgs& args, StreamHandle stream) override { return run("poison", args, stream); }
 
   Result<EventHandle> create_event() override {
-    const Current current(index_);
+    const Context::Entered entered(context_);
     cudaEvent_t event = nullptr;
     MOETAPE_TRY(checked("event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
     return static_cast<EventHandle>(event);
   }
-  void destroy_event(EventHandle event) override { static_cast<void>(cudaEventDestroy(event_of(event))); }
+  void destroy_event(EventHandle event) override {
+    const Context::Entered entered(context_);
+    ignored(cudaEventDestroy(event_of(event)));
+  }
   Status record(EventHandle event, StreamHandle stream) override {
-    const Current current(index_);
+    const Context::Entered entered(context_);
     return checked("event", cudaEventRecord(event_of(event), stream_of(stream)));
   }
   Status wait(StreamHandle stream, EventHandle event) override {
-    const Current current(index_);
+    const Context::Entered entered(context_);
     return checked("event", cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
   }
   Result<bool> is_done(EventHandle event) override {
-    const Relaxed relaxed;
-    const cudaError_t error = cudaEventQuery(event_of(event));
-    if (error == cudaErrorNotReady) {
-      static_cast<void>(cudaGetLastError());
-      return false;
-    }
+    const Context::Entered entered(context_);
+    const cudaError_t error = context_.query(event_of(event));
+    if (error == cudaErrorNotReady) return false;
     MOETAPE_TRY(checked("event", error));
     return true;
   }
   Status synchronize(EventHandle event) override {
-    const Relaxed relaxed;
+    const Context::Entered entered(context_);
     return checked("event", cudaEventSynchronize(event_of(event)));
   }
 
@@ -211,12 +236,14 @@ class CudaDevice final : public Device {
   }
   template <class Args>
   Status run(const char* what, const Args& args, StreamHandle stream) {
-    const Current current(index_);
+    const Context::Entered entered(context_);
     return checked(what, launch_kernel(args, stream_of(stream)));
   }
 
   const int index_;
   const int num_multiprocessors_;
+  const Context context_;
+  EventHandle pulse_ = nullptr;  // never recorded: a query of it tells of the context alone
 };
 
 }  // namespace
@@ -235,7 +262,10 @@ Result<std::shared_ptr<Device>> open_device(int index) {
   int num_multiprocessors = 0;
   MOETAPE_TRY(
       checked("device", cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, index)));
-  return std::make_shared<CudaDevice>(index, num_multiprocessors);
+  MOETAPE_ASSIGN(Context context, Context::open(index));
+  auto device = std::make_shared<CudaDevice>(index, num_multiprocessors, std::move(context));
+  MOETAPE_TRY(device->create());
+  return device;
 }
 
 }  // namespace moetape::inline v0::cuda

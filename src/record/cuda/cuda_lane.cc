@@ -9,12 +9,13 @@
 namespace moetape::inline v0::cuda {
 
 CudaLane::CudaLane(const LanePlan& plan, std::shared_ptr<Device> device, StoreWriter writer,
-                   const MappedStore& mapped, std::byte* memory, const DeviceIdMaps* id_maps,
-                   AtomicCounters* counters)
+                   const MappedStore& mapped, std::byte* memory, StreamHandle own,
+                   const DeviceIdMaps* id_maps, AtomicCounters* counters)
     : plan_(plan),
       device_(device),
       mapped_(mapped),
       memory_(memory),
+      own_(own),
       id_maps_(id_maps),
       counters_(counters),
       geometry_(plan.geometry(device->num_multiprocessors())),
@@ -25,10 +26,16 @@ CudaLane::CudaLane(const LanePlan& plan, std::shared_ptr<Device> device, StoreWr
       log_(spec_, plan.shape.max_rows),
       graph_log_(spec_, plan.shape.max_rows),
       elsewhere_(static_cast<size_t>(plan.shape.num_layers)),
-      ring_(plan, std::move(device), std::move(writer), plan.packs ? memory + plan.packed_at : nullptr,
+      ring_(plan, std::move(device), std::move(writer), plan.packs ? memory + plan.packed_at : nullptr, own,
             counters) {}
 
 CudaLane::~CudaLane() {
+  if (stream_) {
+    const auto held = ring_.lock();
+    static_cast<void>(abandon(*stream_));  // an error is the tickets'
+    ring_.settle(*stream_);
+    if (device_->record(behind_, *stream_)) static_cast<void>(device_->synchronize(behind_));
+  }
   if (behind_ != nullptr) device_->destroy_event(behind_);
 }
 
@@ -40,9 +47,10 @@ Status CudaLane::create() {
   auto* idle = new (zeros.host) StepHeader{};
   idle->mode = StepMode::kIdle;
   idle->extent = plan_.shape.max_rows;
-  Status done = device_->copy(memory_ + plan_.header_at, zeros.host, plan_.zeroed_bytes(), nullptr);
-  if (done) done = device_->launch(poison_args(), nullptr);
-  if (done) done = device_->record(behind_, nullptr);
+  // The commit of an idle step fills the lane with poison: a kernel that cannot run here is found now.
+  Status done = device_->copy(memory_ + plan_.header_at, zeros.host, plan_.zeroed_bytes(), own_);
+  if (done) done = device_->launch(commit_args(), own_);
+  if (done) done = device_->record(behind_, own_);
   if (done) done = device_->synchronize(behind_);
   device_->free_pinned(zeros.host);
   return done;
@@ -61,29 +69,73 @@ Status CudaLane::follow(StreamHandle stream) {
   return {};
 }
 
+// Another capture knows nothing of what the one before saw, whether that became a graph or not.
+void CudaLane::enter_graph(uint64_t capture) {
+  if (capture == capture_) return;
+  capture_ = capture;
+  graph_log_.clear();
+}
+
 Status CudaLane::begin(StreamHandle stream) {
   MOETAPE_TRY(device_->check_stream(stream));
-  MOETAPE_ASSIGN(const bool capturing, device_->is_capturing(stream));
-  if (capturing) {
+  MOETAPE_ASSIGN(const uint64_t capture, device_->capture_of(stream));
+  if (capture != 0) {
+    enter_graph(capture);
     graph_log_.clear();
     return {};
   }
-  const auto held = ring_.lock();
   MOETAPE_TRY(follow(stream));
-  const bool launch_missing = prepared_ != nullptr && !graph_launches_;
-  if (begun_ || log_.touched() || failed_ || launch_missing)
-    MOETAPE_TRY(device_->launch(poison_args(), stream));
+  if (prepared_ != nullptr) {
+    const auto held = ring_.lock();
+    MOETAPE_TRY(abandon(stream));
+  }
+  if (begun_ || log_.touched() || failed_) MOETAPE_TRY(device_->launch(poison_args(), stream));
   if (begun_) AtomicCounters::add(counters_->abandoned);
   log_.clear();
   begun_ = true;
   failed_ = false;
-  prepared_ = nullptr;
   return {};
 }
+
+// The step that was prepared and not launched by launch(). Only the device knows whether a graph did it: if
+// not, it refuses the step's slots, so that no row of an earlier step lives on in them and no later replay
+// commits it.
+Status CudaLane::abandon(StreamHandle stream) {
+  ring_.poll();
+  const StepInFlight* step = std::exchange(prepared_, nullptr);
+  if (step == nullptr || !step->under_way) return {};
+  CommitArgs args = commit_args();
+  args.abandons = true;
+  args.geometry.num_blocks = 1;
+  Status done = device_->launch(args, stream);
+  if (done) done = ring_.follow_all(stream);
+  if (!done) give_up(done.error(), stream);
+  return done;
+}
+
+// The device did not take what a step needs: it is lost, and what stands in the lane is nothing.
+void CudaLane::give_up(const Error& error, StreamHandle stream) {
+  failed_ = true;
+  prepared_ = nullptr;
+  ring_.settle(stream, error);
+}
+
+namespace {
+
+// A kernel that loads from elsewhere ends the whole context.
+Status check_aligned(const void* data, IntType type, const char* name) {
+  const auto bytes = static_cast<uintptr_t>(int_type_bytes(type));
+  if (reinterpret_cast<uintptr_t>(data) % bytes == 0) return {};
+  return fail(ErrorCode::kInvalidArgument, "{}: expected {} at a multiple of {} bytes, got address {}", name,
+              int_type_name(type), bytes, fmt::ptr(data));
+}
+
+}  // namespace
 
 // Of `num_layers` layers; every byte that is read.
 Status CudaLane::check_ids(const IdsView& ids, int64_t layer_stride, int32_t num_layers) const {
   if (ids.num_rows <= 0 || ids.num_columns <= 0) return {};
+  MOETAPE_TRY(check_aligned(ids.data, ids.type, "ids"));
   int64_t first = 0;
   int64_t last = 0;
   for (const auto& [count, stride] :
@@ -97,11 +149,18 @@ Status CudaLane::check_ids(const IdsView& ids, int64_t layer_stride, int32_t num
 }
 
 Result<CaptureLog*> CudaLane::log_of(StreamHandle stream) {
-  MOETAPE_ASSIGN(const bool capturing, device_->is_capturing(stream));
-  if (capturing) return &graph_log_;
-  const auto held = ring_.lock();
+  MOETAPE_ASSIGN(const uint64_t capture, device_->capture_of(stream));
+  if (capture != 0) {
+    enter_graph(capture);
+    return &graph_log_;
+  }
   MOETAPE_TRY(follow(stream));
   return &log_;
+}
+
+void CudaLane::saw_in_graph(int32_t column, int64_t num_rows) {
+  elsewhere_[static_cast<size_t>(column)] = 1;
+  graph_rows_ = std::max(graph_rows_, num_rows);
 }
 
 Status CudaLane::capture(int32_t layer, const IdsView& ids, int64_t offset, StreamHandle stream) {
@@ -109,7 +168,7 @@ Status CudaLane::capture(int32_t layer, const IdsView& ids, int64_t offset, Stre
   MOETAPE_TRY(check_ids(ids, 0, 1));
   MOETAPE_ASSIGN(CaptureLog * log, log_of(stream));
   MOETAPE_ASSIGN(const int32_t column, log->add(layer, ids, offset));
-  if (log == &graph_log_) elsewhere_[static_cast<size_t>(column)] = 1;
+  if (log == &graph_log_) saw_in_graph(column, offset + ids.num_rows);
   if (ids.num_rows == 0) return {};
   CaptureArgs args = {.shape = plan_.shape,
                       .lane = memory_,
@@ -139,8 +198,10 @@ Status CudaLane::capture_all(const IdsView& first, int64_t layer_stride, StreamH
     return {};
   }
   MOETAPE_ASSIGN(CaptureLog * log, log_of(stream));
-  for (const int32_t layer : spec_.layers()) MOETAPE_TRY(log->add(layer, first, 0));
-  if (log == &graph_log_) std::ranges::fill(elsewhere_, uint8_t{1});
+  for (const int32_t layer : spec_.layers()) {
+    MOETAPE_ASSIGN(const int32_t column, log->add(layer, first, 0));
+    if (log == &graph_log_) saw_in_graph(column, first.num_rows);
+  }
   if (first.num_rows == 0) return {};
   return device_->launch(CaptureArgs{.shape = plan_.shape,
                                      .lane = memory_,
@@ -191,6 +252,7 @@ Status check_argument(Device& device, const DeviceSlots& slots) {
   }
   if (slots.size < 0) return fail(ErrorCode::kInvalidArgument, "slots: got {} of them", slots.size);
   if (slots.size == 0) return {};
+  MOETAPE_TRY(check_aligned(slots.data, slots.type, "slots"));
   return device.check_memory(slots.data, slots.size * int_type_bytes(slots.type), "slots");
 }
 
@@ -272,25 +334,25 @@ Result<Ticket> CudaLane::prepare(const AnySlots& slots, const Layout& layout, co
   const StreamHandle stream = options.stream;
   MOETAPE_TRY(device_->check_stream(stream));
   MOETAPE_TRY(check_argument(*device_, slots));
-  MOETAPE_ASSIGN(const bool capturing, device_->is_capturing(stream));
-  if (capturing) {
+  MOETAPE_ASSIGN(const uint64_t capture, device_->capture_of(stream));
+  if (capture != 0) {
     return fail(ErrorCode::kInvalidArgument,
                 "prepare: expected a stream outside any graph capture; only launch() may be in a graph");
   }
   const auto held = ring_.lock();
-  MOETAPE_TRY(follow(stream));
-  MOETAPE_TRY(ring_.fetch_all(stream));  // what a graph launched is packed by now
-  MOETAPE_ASSIGN(StepInFlight * step, ring_.next(stream));
+  Status ready = follow(stream);
+  if (ready) ready = abandon(stream);
+  if (ready) ready = ring_.follow_all(stream);  // a graph's launches too
+  StepInFlight* step = &ring_.next();
   const auto checked = guard_memory("commit", [&] { return check(slots, layout, options); });
   const auto number = ring_.writer().submit(options.step);
   begun_ = false;
-  prepared_ = nullptr;
   log_.clear();
-  if (!checked || !number) {
+  if (!ready || !checked || !number) {
     failed_ = true;
     const uint64_t refused_step = number ? *number : store().writers.last_submitted();
     MOETAPE_TRY(refuse(slots, refused_step, number.has_value(), stream));
-    return Failure(checked ? number.error() : checked.error());
+    return Failure(!ready ? ready.error() : checked ? number.error() : checked.error());
   }
   const Placement& placement = checked->placement;
   *step->header = {};
@@ -312,11 +374,20 @@ Result<Ticket> CudaLane::prepare(const AnySlots& slots, const Layout& layout, co
   report.landed = false;
   auto ticket = ring_.open(*step, std::move(report));
   if (const Status sent = send(*step, bytes, stream); !sent) {
-    ring_.settle(stream);
+    give_up(sent.error(), stream);
     return Failure(sent.error());
   }
   prepared_ = step;
   return Ticket(std::move(ticket));
+}
+
+void CudaLane::refuse_rest(const Slots&, int64_t first, uint64_t step, bool lands) {
+  ring_.writer().refuse(slots_.data() + first, slots_.size() - first, step);
+  if (lands) ring_.writer().land(step);
+}
+
+void CudaLane::refuse_rest(const DeviceSlots&, int64_t, uint64_t step, bool lands) {
+  if (lands) ring_.writer().drop(step);
 }
 
 // The device does it, behind the commits that came before. Packed refusals are waited for, since no ticket
@@ -326,7 +397,7 @@ Status CudaLane::refuse(const AnySlots& slots, uint64_t step_number, bool lands,
   const int64_t num_tokens = step_number == 0 ? 0 : std::min(size_of(slots), kMaxSlotsPerCall);
   int64_t first = 0;
   do {
-    MOETAPE_ASSIGN(StepInFlight * step, ring_.next(stream));
+    StepInFlight* step = &ring_.next();
     const int64_t count = std::min(plan_.shape.max_rows, num_tokens - first);
     const bool last = first + count == num_tokens;
     *step->header = {};
@@ -353,10 +424,10 @@ Status CudaLane::refuse(const AnySlots& slots, uint64_t step_number, bool lands,
     static_cast<void>(ring_.open(*step, {}));
     Status done = send(*step, bytes, stream);
     if (done) done = device_->launch(commit_args(), stream);
-    if (done) done = ring_.fetch(*step, stream);
+    if (done) done = ring_.follow(*step, stream);
     if (!done) {
-      ring_.settle(stream);
-      if (lands && !last) ring_.writer().drop(step_number);
+      give_up(done.error(), stream);
+      if (!last) refuse_rest(slots, first + count, step_number, lands);
       return done;
     }
     first += count;
@@ -365,7 +436,7 @@ Status CudaLane::refuse(const AnySlots& slots, uint64_t step_number, bool lands,
   return {};
 }
 
-CommitArgs CudaLane::commit_args() const {
+CommitArgs CudaLane::commit_args(int64_t graph_rows) const {
   const LanePlan& plan = plan_;
   std::byte* tally = memory_ + plan.tally_at;
   std::byte* packed = memory_ + plan.packed_at;
@@ -382,32 +453,41 @@ CommitArgs CudaLane::commit_args() const {
           .landed = plan.packs ? nullptr : mapped_.landed,
           .num_slots = num_slots_,
           .pad_slot = pad_slot_,
-          .packs = plan.packs};
+          .packs = plan.packs,
+          .abandons = false,
+          .graph_rows = graph_rows};
 }
 
 Status CudaLane::launch(StreamHandle stream) {
   MOETAPE_TRY(device_->check_stream(stream));
-  MOETAPE_ASSIGN(const bool capturing, device_->is_capturing(stream));
-  if (capturing) {
+  MOETAPE_ASSIGN(const uint64_t capture, device_->capture_of(stream));
+  if (capture != 0) {
+    enter_graph(capture);
     const auto rows = graph_log_.finish(&elsewhere_);
+    const bool captured = graph_log_.touched();
     graph_log_.clear();
     MOETAPE_TRY(rows);
-    graph_launches_ = true;
-    return device_->launch(commit_args(), stream);
+    return device_->launch(commit_args(captured ? *rows : graph_rows_), stream);
   }
   if (prepared_ == nullptr)
     return fail(ErrorCode::kInvalidArgument, "launch: expected a step that was prepared, got none");
   const auto held = ring_.lock();
-  MOETAPE_TRY(follow(stream));
+  Status done = follow(stream);
+  if (done) done = device_->launch(commit_args(graph_rows_), stream);
+  if (!done) {
+    failed_ = true;
+    if (abandon(stream)) ring_.settle(stream);  // nobody may ask its ticket; an error is the ticket's
+    return done;
+  }
   StepInFlight* step = std::exchange(prepared_, nullptr);
-  ring_.use(stream);
-  MOETAPE_TRY(device_->launch(commit_args(), stream));
-  return ring_.fetch(*step, stream);
+  done = ring_.follow(*step, stream);
+  if (!done) give_up(done.error(), stream);
+  return done;
 }
 
 void CudaLane::poll() {
   const auto held = ring_.lock();
-  static_cast<void>(ring_.poll());  // an error is the tickets'
+  ring_.poll();
 }
 
 template Result<Ticket> CudaLane::prepare(const Slots&, const Layout&, const CommitOptions&);

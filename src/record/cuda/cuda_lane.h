@@ -33,12 +33,14 @@ using DeviceIdMaps = std::map<int32_t, DeviceIdMap>;  // by global layer
 
 class CudaLane {
  public:
-  // memory: plan.device_bytes of the device's, at a multiple of 256. The maps outlive the lane.
+  // memory: plan.device_bytes of the device's, at a multiple of 256. The maps and `own`, a stream of the
+  // recorder's, outlive the lane.
   CudaLane(const LanePlan& plan, std::shared_ptr<Device> device, StoreWriter writer,
-           const MappedStore& mapped, std::byte* memory, const DeviceIdMaps* id_maps,
+           const MappedStore& mapped, std::byte* memory, StreamHandle own, const DeviceIdMaps* id_maps,
            AtomicCounters* counters);
+  // Waits for all that the lane has on the device, kernels that commit nothing too.
   ~CudaLane();
-  // Fills the device's memory; waits.
+  // Fills the device's memory by its kernels; waits.
   Status create();
 
   Status begin(StreamHandle stream);
@@ -59,8 +61,11 @@ class CudaLane {
     int64_t batch_rows = 0;
   };
   Status check_ids(const IdsView& ids, int64_t layer_stride, int32_t num_layers) const;
+  void enter_graph(uint64_t capture);
   Result<CaptureLog*> log_of(StreamHandle stream);
+  void saw_in_graph(int32_t column, int64_t num_rows);
   Status follow(StreamHandle stream);
+  Status abandon(StreamHandle stream);
   Status resolve(const Slots& slots);
   Status resolve(const DeviceSlots& slots) const;
   template <class AnySlots>
@@ -71,9 +76,14 @@ class CudaLane {
   int64_t fill_versions(StepInFlight& step, const Placement& placement, int64_t num_entries,
                         const CommitOptions& options) const;
   Status send(const StepInFlight& step, int64_t bytes, StreamHandle stream);
+  void give_up(const Error& error, StreamHandle stream);
+  // The slots from `first` on that a device which failed did not refuse any more; those that lie on it the
+  // host does not know.
+  void refuse_rest(const Slots& slots, int64_t first, uint64_t step, bool lands);
+  void refuse_rest(const DeviceSlots& slots, int64_t first, uint64_t step, bool lands);
   template <class AnySlots>
   Status refuse(const AnySlots& slots, uint64_t step, bool lands, StreamHandle stream);
-  CommitArgs commit_args() const;
+  CommitArgs commit_args(int64_t graph_rows = 0) const;
   PoisonArgs poison_args() const { return {plan_.shape, memory_, plan_.shape.max_rows}; }
   const Store::Impl& store() { return ring_.writer().store(); }
 
@@ -81,6 +91,7 @@ class CudaLane {
   std::shared_ptr<Device> device_;
   MappedStore mapped_;
   std::byte* memory_;
+  StreamHandle own_;
   const DeviceIdMaps* id_maps_;
   AtomicCounters* counters_;
   Geometry geometry_;
@@ -89,14 +100,15 @@ class CudaLane {
   RouteSpec spec_;
   StepSlots slots_;
   CaptureLog log_;
-  CaptureLog graph_log_;            // of streams under capture
+  CaptureLog graph_log_;            // of the capture that was seen last
+  uint64_t capture_ = 0;            // its number
+  int64_t graph_rows_ = 0;          // the most that captures in graphs wrote
   std::vector<uint8_t> elsewhere_;  // by column: written by a router or by a graph, which the host cannot see
   EventHandle behind_ = nullptr;
   std::optional<StreamHandle> stream_;  // of the last call
   bool begun_ = false;                  // by begin(), not by a capture
   bool failed_ = false;                 // ids of a step that failed may stand in the lane
-  bool graph_launches_ = false;
-  StepInFlight* prepared_ = nullptr;  // not launched by launch()
+  StepInFlight* prepared_ = nullptr;    // not launched by launch(); a graph may have
   StepRing ring_;
 };
 

@@ -25,6 +25,7 @@ class CudaRecorder final : public Recorder::Impl {
 
   ~CudaRecorder() override {
     lanes_.clear();  // waits for what is under way
+    if (own_stream_) device_->destroy_stream(*own_stream_);
     if (mapped_ != nullptr) device_->unmap_host(store_memory_);
     if (own_memory_ != nullptr) device_->free(own_memory_);
   }
@@ -33,6 +34,7 @@ class CudaRecorder final : public Recorder::Impl {
     MOETAPE_TRY(use_.check());
     MOETAPE_ASSIGN(const LanePlan plan, LanePlan::make(store->spec(), options.max_rows, options.cuda->path));
     MOETAPE_ASSIGN(std::byte * memory, workspace());
+    MOETAPE_ASSIGN(own_stream_, device_->create_stream());
     std::byte* tables = memory + plan.device_bytes * options.num_lanes;
     MOETAPE_TRY(send_id_maps(tables));
     for (int i = 0; i < options.num_lanes; ++i) {
@@ -48,7 +50,8 @@ class CudaRecorder final : public Recorder::Impl {
       const MappedStore target = {mapped(mapping.rows), mapped(mapping.stamps),
                                   reinterpret_cast<uint64_t*>(mapped(mapping.landed))};
       lanes_.push_back(std::make_unique<CudaLane>(plan, device_, std::move(writer), target,
-                                                  memory + plan.device_bytes * i, &id_maps_, &counters));
+                                                  memory + plan.device_bytes * i, *own_stream_, &id_maps_,
+                                                  &counters));
       MOETAPE_TRY(lanes_.back()->create());
     }
     return {};
@@ -146,8 +149,8 @@ class CudaRecorder final : public Recorder::Impl {
     }
     const auto send = [&]() -> Status {
       MOETAPE_ASSIGN(const EventHandle sent, device_->create_event());
-      Status done = device_->copy(tables, pinned.host, table_bytes(options), nullptr);
-      if (done) done = device_->record(sent, nullptr);
+      Status done = device_->copy(tables, pinned.host, table_bytes(options), *own_stream_);
+      if (done) done = device_->record(sent, *own_stream_);
       if (done) done = device_->synchronize(sent);
       device_->destroy_event(sent);
       return done;
@@ -158,7 +161,8 @@ class CudaRecorder final : public Recorder::Impl {
   }
 
   std::shared_ptr<Device> device_;
-  Store::Impl::Use use_;  // the device writes into the store's memory as long as this lives
+  Store::Impl::Use use_;                    // the device writes into the store's memory as long as this lives
+  std::optional<StreamHandle> own_stream_;  // for what no caller's stream may wait for
   std::byte* own_memory_ = nullptr;
   std::byte* mapped_ = nullptr;
   std::byte* store_memory_ = nullptr;

@@ -1,78 +1,13 @@
 // What a recorder on a device does with the steps of an engine: on a simulated device, by both commit paths.
 #include "moetape/recorder.h"
-#include "record/cuda/cuda_test_util.h"
+#include "record/cuda/on_device_test.h"
 
 namespace moetape::inline v0::cuda {
 namespace {
 
 using testing::Each;
 using testing::ElementsAre;
-using Mode = SimulatedDevice::Mode;
-using Texts = std::vector<std::string>;
-
-class OnDevice : public testing::TestWithParam<CommitPath> {
- protected:
-  void make(RouteSpecFields fields, RecorderOptions options, Mode device_mode = Mode::kAtOnce,
-            StoreOptions store_options = {.num_slots = 16}) {
-    mode = device_mode;
-    recorder.reset();
-    device = std::make_shared<SimulatedDevice>(mode);
-    store = value_of(Store::create(value_of(RouteSpec::create(std::move(fields))), store_options));
-    options.cuda.emplace().path = GetParam();
-    recorder = value_of(make_simulated(store, options, device));
-    forward = device->make_stream();
-  }
-  Status capture(int32_t layer, const Ids& ids, int lane = 0, int64_t offset = 0) {
-    return recorder->capture(layer, on_device(*device, ids, recorder->spec().top_k()), lane, offset, forward);
-  }
-  void capture_layers(const Ids& ids, int lane = 0) {
-    for (const int32_t layer : recorder->spec().layers()) expect_ok(capture(layer, ids, lane));
-  }
-  // All layers, written by the router itself.
-  void write_layers(const Ids& ids, StreamHandle stream, int lane = 0) {
-    for (const int32_t layer : recorder->spec().layers())
-      expect_ok(write_buffer(*device, value_of(recorder->layer_buffer(layer, lane)), ids, stream));
-  }
-  Result<Ticket> commit(const std::vector<int64_t>& slots, const Layout& layout = Layout::whole(),
-                        CommitOptions options = {}) {
-    if (options.stream == nullptr) options.stream = forward;
-    return recorder->commit(Slots(slots), layout, options);
-  }
-  Result<Ticket> prepare(const std::vector<int64_t>& slots, const Layout& layout = Layout::whole(),
-                         CommitOptions options = {}) {
-    options.stream = forward;
-    return recorder->prepare(Slots(slots), layout, options);
-  }
-  CommitReport landed(const Ticket& ticket) {
-    if (mode == Mode::kByHand) {
-      device->run_all();
-      if (!ticket.ready()) device->run_all();  // the first look may ask for packed rows
-    }
-    expect_ok(ticket.wait());
-    EXPECT_TRUE(ticket.report().landed);
-    return ticket.report();
-  }
-  CommitReport step(const std::vector<int64_t>& slots, const Ids& ids, const CommitOptions& options = {}) {
-    expect_ok(recorder->begin(options.lane, forward));
-    capture_layers(ids, options.lane);
-    return landed(value_of(commit(slots, Layout::whole(), options)));
-  }
-  Texts rows(const std::vector<int64_t>& slots) const { return shown(*store, slots); }
-  static int64_t refused_for(const CommitReport& report, RowFault fault) {
-    return report.num_by_fault[static_cast<size_t>(fault)];
-  }
-
-  Mode mode = Mode::kAtOnce;
-  std::shared_ptr<SimulatedDevice> device;
-  std::shared_ptr<Store> store;
-  std::unique_ptr<Recorder> recorder;
-  StreamHandle forward = nullptr;
-};
-
-INSTANTIATE_TEST_SUITE_P(Paths, OnDevice, testing::Values(CommitPath::kMapped, CommitPath::kPacked),
-                         [](const auto& path) {
-                           return path.param == CommitPath::kMapped ? "Mapped" : "Packed";
-                         });
+INSTANTIATE_TEST_SUITE_P(Paths, OnDevice, kBothPaths, path_name);
 
 TEST_P(OnDevice, CapturedRowsBecomeRowsBySlot) {
   make(two_layers(), {.max_rows = 4});
@@ -468,16 +403,16 @@ TEST_P(OnDevice, LanesOfOverlappedMicroBatchesDoNotMix) {  // case F01
   expect_error(recorder->begin(2, forward), ErrorCode::kOutOfRange, "lane: expected 0 to 1");
 }
 
-TEST_P(OnDevice, StepsInFlightKeepTheirSlotsAndTheNextOneWaits) {  // case F01
+TEST_P(OnDevice, StepsInFlightKeepTheirSlotsAndTheNextOneWaitsForTheOldest) {  // case F01
   make(two_layers(), {.max_rows = 2}, Mode::kByHand);
   std::vector<Ticket> tickets;
   for (int64_t i = 0; i < kStepsInFlight + 2; ++i) {
     capture_layers({{i, i + 1}});
     tickets.push_back(value_of(commit({i})));
-    EXPECT_EQ(device->counts.synchronizations, i < kStepsInFlight ? 1 : 2) << i;  // one at creation
-    if (i >= kStepsInFlight) {
-      EXPECT_TRUE(tickets[static_cast<size_t>(i - kStepsInFlight)].ready());
-    }
+    const int64_t num_waits = std::max<int64_t>(i - kStepsInFlight + 1, 0);
+    EXPECT_EQ(device->counts.synchronizations, 1 + num_waits) << i;  // one at creation
+    for (int64_t earlier = 0; earlier <= i; ++earlier)
+      EXPECT_EQ(tickets[static_cast<size_t>(earlier)].ready(), earlier < num_waits) << earlier;
   }
   device->run_all();
   for (const Ticket& ticket : tickets) EXPECT_EQ(landed(ticket).num_kept, 1);
@@ -508,14 +443,15 @@ TEST_P(OnDevice, NothingWaitsAndNothingIsAllocatedInAStep) {  // case F04
   EXPECT_EQ(device->counts.copies - copies, GetParam() == CommitPath::kMapped ? 10 : 20);
 }
 
-TEST_P(OnDevice, AStepThatWasPreparedAndNeverLaunchedIsLost) {
+TEST_P(OnDevice, AStepThatWasPreparedAndNeverLaunchedRefusesItsSlots) {
   make(two_layers(), {.max_rows = 4});
-  capture_layers({{0, 1}});
-  const Ticket lost = value_of(prepare({0}));
+  step({0, 2}, {{4, 5}, {6, 7}});
+  capture_layers({{0, 1}, {0, 1}});
+  const Ticket lost = value_of(prepare({0, 3}));
   step({1}, {{2, 3}});
-  expect_error(lost.wait(), ErrorCode::kNotCaptured, "never launched");
+  expect_error(lost.wait(), ErrorCode::kNotCaptured, "step 2: it was prepared and never launched");
   EXPECT_FALSE(lost.report().landed);
-  EXPECT_THAT(rows({0, 1}), ElementsAre("lost", "2 3 2 3"));
+  EXPECT_THAT(rows({0, 1, 2, 3, 4}), ElementsAre("refused", "2 3 2 3", "6 7 6 7", "refused", "unwritten"));
   expect_error(recorder->launch(0, forward), ErrorCode::kInvalidArgument,
                "expected a step that was prepared");
 }
@@ -563,6 +499,15 @@ TEST_P(OnDevice, WrongPointersAndStreamsAreRefusedBeforeAnythingIsEnqueued) {
   const DeviceSlots on_host = {host.data(), IntType::kInt64, 2};
   expect_error(recorder->commit(on_host, Layout::whole(), {.stream = forward}), ErrorCode::kInvalidArgument,
                "slots: expected memory of");
+  // A kernel that loads from an odd address would end the whole context.
+  IdsView between = ids;
+  between.num_columns = 1;
+  between.data = static_cast<const std::byte*>(ids.data) + 4;
+  expect_error(recorder->capture(1, between, 0, 0, forward), ErrorCode::kInvalidArgument,
+               "ids: expected int64 at a multiple of 8 bytes");
+  const DeviceSlots odd = {static_cast<const std::byte*>(ids.data) + 2, IntType::kInt32, 1};
+  expect_error(recorder->commit(odd, Layout::whole(), {.stream = forward}), ErrorCode::kInvalidArgument,
+               "slots: expected int32 at a multiple of 4 bytes");
   const DeviceSlots bytes = {ids.data, IntType::kInt8, 2};
   expect_error(recorder->commit(bytes, Layout::whole(), {.stream = forward}), ErrorCode::kWrongType, "int8");
   expect_error(commit({0}, Layout::whole(), {.stream = foreign}), ErrorCode::kInvalidArgument, "stream");

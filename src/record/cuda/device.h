@@ -1,7 +1,8 @@
 // Device: a GPU as a recorder sees it. CUDA is one; tests have a simulated one.
 //
 // Streams and events are opaque. Nothing here waits but allocate, free, registering and synchronize; nothing
-// allocates but what says so. Any thread.
+// allocates but what says so. Nothing harms a capture that another stream of the process has under way, and
+// the calling thread's device is as before. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +38,16 @@ class Device {
 
   // kInvalidArgument, naming `name`, unless [data, data + bytes) is this device's memory.
   virtual Status check_memory(const void* data, int64_t bytes, const char* name) = 0;
-  // kInvalidArgument for a stream of another device.
+  // kInvalidArgument for a stream of another device, and for one that is another in every thread.
   virtual Status check_stream(StreamHandle stream) = 0;
-  virtual Result<bool> is_capturing(StreamHandle stream) = 0;
+  // The number of the capture that the stream takes part in, another for each; 0 = none.
+  virtual Result<uint64_t> capture_of(StreamHandle stream) = 0;
+  // kDeviceFailed once the device does nothing any more.
+  virtual Status check_alive() = 0;
+
+  // A stream that waits for no other, and is never captured.
+  virtual Result<StreamHandle> create_stream() = 0;
+  virtual void destroy_stream(StreamHandle stream) = 0;
 
   virtual Status copy(void* to, const void* from, int64_t bytes, StreamHandle stream) = 0;
   virtual Status launch(const CommitArgs& args, StreamHandle stream) = 0;

@@ -2,7 +2,8 @@
 // real ones run, in the same launch geometry, by plain loops.
 //
 // Work is done when it is enqueued (kAtOnce), when the test says so (kByHand), or by a thread per stream
-// (kThreads). What the recorder asks of a device is counted.
+// (kThreads); that of the recorder's own streams always when it is enqueued. What the recorder asks of a
+// device is counted, and can be made to fail.
 #pragma once
 
 #include <atomic>
@@ -26,6 +27,7 @@ namespace moetape::inline v0::cuda {
 template <class LaneId, class Id>
 void run_blocks(const CommitArgs& args, std::byte* scratch) {
   const Geometry& geometry = args.geometry;
+  if (!has_work(args)) return;
   for (int32_t block = 0; block < geometry.num_blocks; ++block) {
     for (int32_t warp = 0; warp < geometry.warps_per_block; ++warp) {
       commit_warp<LaneId, Id>(Warp{}, args, int64_t{block} * geometry.warps_per_block + warp, scratch);
@@ -104,6 +106,9 @@ class SimulatedDevice final : public Device {
   // ---- For tests. ----
 
   Counts counts;
+  int num_failing_launches = 0;  // the next ones
+  int num_failing_copies = 0;
+  std::atomic<bool> is_dead = false;  // it takes nothing, and does nothing that it has
 
   StreamHandle make_stream() {
     const std::lock_guard lock(mutex_);
@@ -117,7 +122,7 @@ class SimulatedDevice final : public Device {
   // Does what is queued on a stream, and what that waits for.
   void run(StreamHandle stream) {
     std::deque<Task>& queue = streams_.at(stream)->queue;
-    while (!queue.empty()) {
+    while (!queue.empty() && !is_dead) {
       const Task task = queue.front();
       queue.pop_front();
       run_task(task);
@@ -127,7 +132,10 @@ class SimulatedDevice final : public Device {
     for (auto& [handle, stream] : streams_) run(handle);
   }
 
-  void begin_capture(StreamHandle stream) { streams_.at(stream)->graph = std::make_unique<Graph>(); }
+  void begin_capture(StreamHandle stream) {
+    streams_.at(stream)->graph = std::make_unique<Graph>();
+    streams_.at(stream)->capture = ++num_captures_;
+  }
   Graph end_capture(StreamHandle stream) { return std::move(*std::exchange(streams_.at(stream)->graph, {})); }
   void replay(const Graph& graph, StreamHandle stream) {
     for (const Task& task : graph) static_cast<void>(enqueue(task, stream));
@@ -198,13 +206,31 @@ class SimulatedDevice final : public Device {
     if (streams_.contains(stream)) return {};
     return fail(ErrorCode::kInvalidArgument, "stream: expected one of the simulated device");
   }
-  Result<bool> is_capturing(StreamHandle stream) override {
+  Result<uint64_t> capture_of(StreamHandle handle) override {
     const std::lock_guard lock(mutex_);
-    return streams_.at(stream)->graph != nullptr;
+    const Stream& stream = *streams_.at(handle);
+    return stream.graph != nullptr ? stream.capture : 0;
+  }
+  Status check_alive() override {
+    if (!is_dead) return {};
+    return fail(ErrorCode::kDeviceFailed, "simulated device: it is dead");
+  }
+  Result<StreamHandle> create_stream() override {
+    const std::lock_guard lock(mutex_);
+    auto stream = std::make_unique<Stream>();
+    stream->at_once = true;
+    const StreamHandle handle = stream.get();
+    streams_[handle] = std::move(stream);
+    return handle;
+  }
+  void destroy_stream(StreamHandle handle) override {
+    const std::lock_guard lock(mutex_);
+    streams_.erase(handle);
   }
 
   Status copy(void* to, const void* from, int64_t bytes, StreamHandle stream) override {
     counts.copies += 1;
+    MOETAPE_TRY(take(num_failing_copies));
     return enqueue(Copy{to, from, static_cast<size_t>(bytes)}, stream);
   }
   Status launch(const CommitArgs& args, StreamHandle stream) override { return launch_any(args, stream); }
@@ -231,12 +257,14 @@ class SimulatedDevice final : public Device {
     return point ? enqueue(Wait{std::move(point)}, stream) : Status();
   }
   Result<bool> is_done(EventHandle handle) override {
+    MOETAPE_TRY(check_alive());
     const std::lock_guard lock(mutex_);
     const auto& point = static_cast<Event*>(handle)->newest;
     return !point || point->done;
   }
   Status synchronize(EventHandle handle) override {
     counts.synchronizations += 1;
+    MOETAPE_TRY(check_alive());
     std::unique_lock lock(mutex_);
     const std::shared_ptr<Point> point = static_cast<Event*>(handle)->newest;
     lock.unlock();
@@ -248,16 +276,27 @@ class SimulatedDevice final : public Device {
   struct Stream {
     std::deque<Task> queue;
     std::unique_ptr<Graph> graph;  // under capture
+    uint64_t capture = 0;
+    bool at_once = false;
     std::thread thread;
   };
 
   template <class Args>
   Status launch_any(const Args& args, StreamHandle stream) {
     counts.kernels += 1;
+    MOETAPE_TRY(take(num_failing_launches));
     return enqueue(args, stream);
   }
 
+  Status take(int& num_failing) {
+    MOETAPE_TRY(check_alive());
+    if (num_failing == 0) return {};
+    num_failing -= 1;
+    return fail(ErrorCode::kDeviceFailed, "simulated device: it does not take this");
+  }
+
   Status enqueue(const Task& task, StreamHandle handle) {
+    bool at_once = mode_ == Mode::kAtOnce;
     {
       const std::lock_guard lock(mutex_);
       Stream& stream = *streams_.at(handle);
@@ -265,10 +304,11 @@ class SimulatedDevice final : public Device {
         stream.graph->push_back(task);
         return {};
       }
-      if (mode_ != Mode::kAtOnce) stream.queue.push_back(task);
+      at_once = at_once || stream.at_once;
+      if (!at_once) stream.queue.push_back(task);
     }
     changed_.notify_all();
-    if (mode_ == Mode::kAtOnce) run_task(task);
+    if (at_once) run_task(task);
     return {};
   }
 
@@ -326,6 +366,7 @@ class SimulatedDevice final : public Device {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
+  uint64_t num_captures_ = 0;
   std::map<StreamHandle, std::unique_ptr<Stream>> streams_;
   std::map<std::byte*, int64_t> device_memory_;
 };

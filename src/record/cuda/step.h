@@ -67,6 +67,7 @@ struct StepReport {
   int64_t offender_value;
   uint32_t num_by_fault[kNumRowFaults];
   uint32_t any_unwritten;
+  uint32_t abandoned;  // the step was never launched, and its slots are refused
 };
 
 // In device memory, written by one copy when a step is prepared; idle again when it was done. `count` entries
@@ -128,7 +129,9 @@ struct CommitArgs {
   uint64_t* landed;  // null where the host places
   int64_t num_slots;
   int64_t pad_slot;
-  bool packs;  // the target is records
+  bool packs;          // the target is records
+  bool abandons;       // refuses a step that was prepared and not launched; else it does nothing
+  int64_t graph_rows;  // that captures of a graph wrote, whatever the step's layout says
 };
 
 // Ids of a router, [layers][rows][columns], in device memory, into rows [offset, …) of a lane.

@@ -8,9 +8,17 @@
 #include "base/fail.h"
 
 namespace moetape::inline v0::cuda {
+namespace {
+
+Error never_launched(uint64_t step) {
+  return {ErrorCode::kNotCaptured,
+          fmt::format("step {}: it was prepared and never launched; its slots are refused", step)};
+}
+
+}  // namespace
 
 void StepTicket::look() {
-  if (!over_ && link_->ring != nullptr) static_cast<void>(link_->ring->poll());  // an error is the tickets'
+  if (!over_ && link_->ring != nullptr) link_->ring->poll();
 }
 
 bool StepTicket::ready() {
@@ -45,11 +53,12 @@ CommitReport StepTicket::report() {
 }
 
 StepRing::StepRing(const LanePlan& plan, std::shared_ptr<Device> device, StoreWriter writer,
-                   const std::byte* packed, AtomicCounters* counters)
+                   const std::byte* packed, StreamHandle own, AtomicCounters* counters)
     : plan_(plan),
       device_(std::move(device)),
       writer_(std::move(writer)),
       packed_(packed),
+      own_(own),
       counters_(counters),
       link_(std::make_shared<RingLink>()) {
   link_->ring = this;
@@ -57,7 +66,6 @@ StepRing::StepRing(const LanePlan& plan, std::shared_ptr<Device> device, StoreWr
 
 Status StepRing::create() {
   MOETAPE_ASSIGN(pinned_, device_->allocate_pinned(plan_.host_bytes()));
-  MOETAPE_ASSIGN(tail_, device_->create_event());
   for (size_t i = 0; i < steps_.size(); ++i) {
     StepInFlight& step = steps_[i];
     const int64_t at = static_cast<int64_t>(i) * plan_.step_bytes;
@@ -65,37 +73,38 @@ Status StepRing::create() {
     step.report = new (pinned_.host + at + plan_.report_at) StepReport{};
     step.device_report = reinterpret_cast<StepReport*>(pinned_.device + at + plan_.report_at);
     step.packed = pinned_.host + at + plan_.host_packed_at;
-    if (plan_.packs) {
-      MOETAPE_ASSIGN(step.fetched, device_->create_event());
-    }
+    MOETAPE_ASSIGN(step.home, device_->create_event());
     tickets_.push_back(std::make_shared<StepTicket>(link_));
   }
+  // A move of the store waits for steps that only a look brings home.
+  writer_.on_wait([link = link_] {
+    const std::lock_guard lock(link->mutex);
+    if (link->ring != nullptr) link->ring->poll();
+  });
   return {};
 }
 
 StepRing::~StepRing() {
   const auto held = lock();
-  settle(stream_);
   link_->ring = nullptr;
   for (StepInFlight& step : steps_) {
-    if (step.fetched != nullptr) device_->destroy_event(step.fetched);
+    if (step.home != nullptr) device_->destroy_event(step.home);
   }
-  if (tail_ != nullptr) device_->destroy_event(tail_);
   if (pinned_.host != nullptr) device_->free_pinned(pinned_.host);
 }
 
-Result<StepInFlight*> StepRing::next(StreamHandle stream) {
+StepInFlight& StepRing::next() {
   StepInFlight& step = at(serial_ + 1);
-  MOETAPE_TRY(poll());
-  if (step.under_way) settle(stream);
-  stream_ = stream;
-  return &step;
+  poll();
+  if (step.under_way) wait_for(step, {});
+  return step;
 }
 
 std::shared_ptr<StepTicket> StepRing::open(StepInFlight& step, CommitReport report) {
   step.serial = ++serial_;
   step.under_way = true;
-  step.fetching = false;
+  step.followed = false;
+  step.on_own = false;
   step.header->serial = step.serial;
   step.header->report = step.device_report;
   auto unused = std::ranges::find_if(tickets_, [](const auto& ticket) { return ticket.use_count() == 1; });
@@ -108,15 +117,21 @@ std::shared_ptr<StepTicket> StepRing::open(StepInFlight& step, CommitReport repo
   return *unused;
 }
 
-Status StepRing::fetch(StepInFlight& step, StreamHandle stream) {
-  if (!plan_.packs || !step.under_way || step.fetching) return {};
-  step.fetching = true;
-  MOETAPE_TRY(device_->copy(step.packed, packed_, step.count * plan_.packed_stride, stream));
-  return device_->record(step.fetched, stream);
+Status StepRing::follow(StepInFlight& step, StreamHandle stream) {
+  if (!step.under_way || step.followed) return {};
+  if (plan_.packs) MOETAPE_TRY(device_->copy(step.packed, packed_, step.count * plan_.packed_stride, stream));
+  MOETAPE_TRY(device_->record(step.home, stream));
+  step.followed = true;
+  step.on_own = stream == own_;
+  return {};
 }
 
-Status StepRing::fetch_all(StreamHandle stream) {
-  for (StepInFlight& step : steps_) MOETAPE_TRY(fetch(step, stream));
+Status StepRing::follow_all(StreamHandle stream) {
+  for (StepInFlight& step : steps_) {
+    MOETAPE_TRY(follow(step, stream));
+    // Its rows are still to leave the device.
+    if (step.under_way && step.on_own) MOETAPE_TRY(device_->wait(stream, step.home));
+  }
   return {};
 }
 
@@ -124,45 +139,44 @@ bool StepRing::device_done(const StepInFlight& step) const {
   return std::atomic_ref<uint64_t>(step.report->serial).load(std::memory_order_acquire) == step.serial;
 }
 
-Status StepRing::poll() {
-  const uint64_t oldest = serial_ < kStepsInFlight ? 1 : serial_ - kStepsInFlight + 1;
-  uint64_t newest_done = 0;
-  for (uint64_t serial = oldest; serial <= serial_; ++serial) {
-    if (at(serial).under_way && device_done(at(serial))) newest_done = serial;
-  }
-  for (uint64_t serial = oldest; serial <= newest_done; ++serial) {
+void StepRing::poll() {
+  constexpr uint32_t kLooksPerCheck = 64;
+  for (uint64_t serial = oldest(); serial <= serial_; ++serial) {
     StepInFlight& step = at(serial);
     if (!step.under_way) continue;
-    if (!device_done(step)) {
-      lose(step, {ErrorCode::kNotCaptured,
-                  fmt::format("step {}: it was prepared and never launched; its rows are lost", step.step)});
-      continue;
-    }
-    const Status home = bring_home(step);
+    const Status home = device_done(step) ? bring_home(step) : Status();
     if (!home) lose(step, home.error());
-    if (step.under_way) return {};  // its rows are on their way; later steps come behind it
+    if (!step.under_way) continue;
+    // Later ones come behind it.
+    const Status alive = ++num_looks_ % kLooksPerCheck == 0 ? device_->check_alive() : Status();
+    if (alive) return;
+    for (; serial <= serial_; ++serial) {
+      if (at(serial).under_way) lose(at(serial), alive.error());
+    }
   }
-  return {};
+}
+
+// Of a step whose kernel is done. A launch that the host saw was followed then; a graph's step is fetched on
+// a stream of our own, since nobody may touch the caller's beside him.
+Result<bool> StepRing::packed_rows_came(StepInFlight& step) {
+  MOETAPE_TRY(follow(step, own_));
+  return device_->is_done(step.home);
 }
 
 Status StepRing::bring_home(StepInFlight& step) {
   if (plan_.packs) {
-    // Only a graph's step is fetched here: a launch that the host saw was fetched then.
-    if (!step.fetching) {
-      MOETAPE_ASSIGN(const bool capturing, device_->is_capturing(stream_));
-      if (capturing) return {};
-      MOETAPE_TRY(fetch(step, stream_));
-    }
-    MOETAPE_ASSIGN(const bool fetched, device_->is_done(step.fetched));
-    if (!fetched) return {};
+    MOETAPE_ASSIGN(const bool came, packed_rows_came(step));
+    if (!came) return {};
   }
   CommitReport report = read_report(step);
   if (plan_.packs) place_packed(step, report);
-  if (step.lands) {
-    writer_.land(step.step);
-    counters_->count_report(report);
+  if (step.lands) writer_.land(step.step);
+  if (step.report->abandoned != 0) {
+    step.ticket->error_ = never_launched(step.step);
+  } else {
+    if (step.lands) counters_->count_report(report);
+    step.ticket->report_ = std::move(report);
   }
-  step.ticket->report_ = std::move(report);
   end(step);
   return {};
 }
@@ -222,7 +236,10 @@ void StepRing::place_packed(const StepInFlight& step, CommitReport& report) {
 }
 
 void StepRing::lose(StepInFlight& step, const Error& error) {
-  if (step.lands) writer_.drop(step.step);
+  const bool known = step.header->device_slots == nullptr;
+  if (known) writer_.refuse(reinterpret_cast<const int64_t*>(step.header + 1), step.count, step.step);
+  if (step.lands && known) writer_.land(step.step);
+  if (step.lands && !known) writer_.drop(step.step);
   step.ticket->error_ = error;
   end(step);
 }
@@ -233,23 +250,19 @@ void StepRing::end(StepInFlight& step) {
   step.under_way = false;
 }
 
-void StepRing::settle(StreamHandle stream) {
-  // Twice, since packed rows may only be asked for once their kernel has run.
-  for (int round = 0; round < 2; ++round) {
-    const bool any = std::ranges::any_of(steps_, [](const StepInFlight& step) { return step.under_way; });
-    if (!any) return;
-    Status waited = device_->record(tail_, stream);
-    if (waited) waited = device_->synchronize(tail_);
-    if (waited) waited = poll();
-    if (waited) continue;
-    for (StepInFlight& step : steps_) {
-      if (step.under_way) lose(step, waited.error());
-    }
-  }
-  for (StepInFlight& step : steps_) {
-    if (!step.under_way) continue;
-    lose(step, {ErrorCode::kNotCaptured,
-                fmt::format("step {}: it was prepared and never launched; its rows are lost", step.step)});
+// The host refuses slots only when the device is through with the steps before.
+void StepRing::wait_for(StepInFlight& step, const std::optional<Error>& error) {
+  const Status waited = step.followed ? device_->synchronize(step.home) : Status();
+  if (waited) poll();
+  if (!step.under_way) return;
+  lose(step, error ? *error : waited ? never_launched(step.step) : waited.error());
+}
+
+void StepRing::settle(StreamHandle stream, const std::optional<Error>& error) {
+  const Status followed = follow_all(stream);
+  for (uint64_t serial = oldest(); serial <= serial_; ++serial) {
+    StepInFlight& step = at(serial);
+    if (step.under_way) wait_for(step, error || followed ? error : std::optional(followed.error()));
   }
 }
 

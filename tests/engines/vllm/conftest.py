@@ -13,4 +13,8 @@ else:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+    import torch
+
+    torch.set_num_threads(1)  # the engine's processes need the cores
+
     from vllm_fixtures import *  # noqa: F403

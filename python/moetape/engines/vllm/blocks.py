@@ -57,9 +57,7 @@ class BlockOwners:
             self._requests.clear()  # their hashes are sent again
             self._store.reset()
         if self._check_hashes:
-            self._note_hashes(metadata)
-            for request_id in scheduled.finished_req_ids:
-                self._requests.pop(request_id, None)
+            self._note_hashes(metadata, scheduled)
         fresh = self._give_out(scheduled)
         if scheduled.kv_cache_block_copies:
             fresh += [copy.dst_block_id for copy in scheduled.kv_cache_block_copies]
@@ -97,14 +95,22 @@ class BlockOwners:
             request.blocks += ids
         return ids[num_claimed:]
 
-    def _note_hashes(self, metadata: Any) -> None:
-        """Take the hashes that came, and stamp blocks with them that were given out in earlier steps."""
+    def _note_hashes(self, metadata: Any, scheduled: Any) -> None:
+        """Take the hashes that came, stamp blocks with them that were given out before, forget who ended.
+
+        A preempted request ends too: its hashes come once more when it is resumed.
+        """
         if metadata is None:
             return
+        ended = {*metadata.finished_requests, *scheduled.finished_req_ids}
+        for request_id in ended & scheduled.num_scheduled_tokens.keys():
+            self._requests.pop(request_id, None)
         for request_id, packed in metadata.block_hashes.items():
             request = self._requests.setdefault(request_id, _Request())
             request.hashes += packed
             self._stamp(request)
+        for request_id in ended - scheduled.num_scheduled_tokens.keys():
+            self._requests.pop(request_id, None)
 
     def _stamp(self, request: _Request) -> list[int]:
         """Note what blocks hold; returns those whose rows are of something else."""

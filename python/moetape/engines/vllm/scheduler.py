@@ -63,9 +63,10 @@ class SchedulerConnector(AuxOutputSchedulerConnector):  # type: ignore[misc]
         return rows
 
     def request_finished(self, request: Any) -> None:
-        """Forget the request."""
+        """Forget the request. It is also called when one is preempted: that keeps what it was given."""
         super().request_finished(request)
-        self._num_given.pop(request.request_id, None)
+        if request.is_finished():
+            self._num_given.pop(request.request_id, None)
 
     def _first_owed(self, request: Any) -> int:
         given = self._num_given.get(request.request_id)
