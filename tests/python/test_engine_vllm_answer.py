@@ -1,4 +1,4 @@
-"""The array in an answer of vLLM: its own where all rows are there, a signed one that says what is missing."""
+"""The array in an answer of vLLM: its own where all rows are there, else a signed one that says why not."""
 
 from __future__ import annotations
 

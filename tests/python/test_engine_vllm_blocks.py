@@ -151,3 +151,18 @@ def test_rows_that_are_missing_stay_missing_in_a_later_hit() -> None:
     worker.step(new={"a": ([1], SIZE)}, hashes={"a": [b"P1"]})
     worker.step(new={"b": ([1], SIZE)}, hashes={"b": [b"P1"]})
     assert worker.valid(1) == [False]
+
+
+def test_after_an_error_nothing_older_is_believed() -> None:
+    worker = Worker(check_hashes=True)
+    worker.step(new={"a": ([1, 2], 0)}, hashes={"a": [b"P1", b"P2"]}, computed=[1, 2])
+    with pytest.raises(IndexError):
+        worker.step(new={"b": ([99], 0)})  # a block that the store has not
+    assert worker.valid(1, 2) == [False, False]
+    worker.step(grown={"a": [3]}, hashes={"a": [b"P3"]}, computed=[3, 4])
+    worker.step(new={"c": ([4], SIZE)}, hashes={"c": [b"P1"]})
+    assert worker.valid(3, 4) == [True, False]
+    worker.step(generation=1)
+    worker.step(new={"a": ([1, 2], 0)}, hashes={"a": [b"P1", b"P2"]}, computed=[1, 2], generation=1)
+    worker.step(new={"b": ([1, 2], 2 * SIZE)}, hashes={"b": [b"P1", b"P2"]}, generation=1)
+    assert worker.valid(1, 2) == [True, True]

@@ -20,7 +20,7 @@ LONGEST = 256
 
 
 class Story:
-    """Seeded. Prompts share beginnings and come again, so that the prefix cache is hit, also within a step."""
+    """Seeded. Prompts share beginnings and come again: the prefix cache is hit, also within a step."""
 
     def __init__(self, model: Any, reference: Reference, seed: int, **options: Any) -> None:
         self._settings = {
@@ -131,8 +131,8 @@ class Story:
                 continue
             sampled = tokens[index]
             assert len(ids) == len(prompt) + len(sampled) - 1 - start, (
-                f"{name}: {len(prompt)} + {len(sampled)} tokens from {start}, {len(ids)} rows, {reasons[index]}, "
-                f"{given}"
+                f"{name}: {len(prompt)} + {len(sampled)} tokens from {start}, {len(ids)} rows, "
+                f"{reasons[index]}, {given}"
             )
             self._reference.check([*prompt, *sampled], ids, start)
             self.seen["rows"] += len(ids)

@@ -47,15 +47,27 @@ class BlockOwners:
         self._requests: dict[str, _Request] = {}
         self._hash_of: dict[int, bytes] = {}
         self._generation = 0
+        self._blind = False
 
     def begin_step(self, scheduled: Any) -> None:
-        """Before the forward of a SchedulerOutput: invalidate rows that are not the requests' own."""
+        """Before the forward of a SchedulerOutput: invalidate rows that are not the requests' own.
+
+        After an error no row counts that was there before; with a connector, none is believed until the
+        prefix cache is cleared, when the scheduler sends all hashes again.
+        """
+        try:
+            self._begin_step(scheduled)
+        except Exception:
+            self._forget()
+            self._blind = self._check_hashes
+            raise
+
+    def _begin_step(self, scheduled: Any) -> None:
         metadata = scheduled.aux_output_connector_metadata
         if metadata is not None and metadata.generation != self._generation:
             self._generation = metadata.generation
-            self._hash_of.clear()
-            self._requests.clear()  # their hashes are sent again
-            self._store.reset()
+            self._forget()
+            self._blind = False
         if self._check_hashes:
             self._note_hashes(metadata, scheduled)
         fresh = self._give_out(scheduled)
@@ -67,6 +79,11 @@ class BlockOwners:
             fresh += self._foreign_blocks(scheduled)
         if fresh:
             self._invalidate(fresh)
+
+    def _forget(self) -> None:
+        self._hash_of.clear()
+        self._requests.clear()
+        self._store.reset()
 
     def _give_out(self, scheduled: Any) -> list[int]:
         """Blocks that requests are given anew in this step."""
@@ -87,7 +104,7 @@ class BlockOwners:
         return fresh
 
     def _given(self, request_id: str, ids: list[int], num_computed: int, replaced: bool) -> list[int]:
-        num_claimed = num_computed // self._block_size
+        num_claimed = 0 if self._blind else num_computed // self._block_size
         if self._check_hashes:
             request = self._requests.setdefault(request_id, _Request())
             if replaced:

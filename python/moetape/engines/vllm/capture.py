@@ -7,7 +7,7 @@ opaque operator there, which looks up who records when it runs. One forward at a
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 
 from moetape import UnsupportedError
 
-__all__ = ["Sink", "bind_routers", "recording_into", "routers_of"]
+__all__ = ["Sink", "bind_routers", "call_through", "recording_by_default", "recording_into", "routers_of"]
 
 
 class Sink(Protocol):
@@ -46,9 +46,19 @@ def recording_into(sink: Sink) -> Iterator[None]:
         _current.sink = None
 
 
+_default: list[Sink] = []
+
+
+def recording_by_default(sink: Sink) -> None:
+    """From now on, compiled forwards outside any `recording_into` give their ids to `sink`."""
+    _default[:] = [sink]
+
+
 def _take(ids: torch.Tensor, layer: int) -> None:
     if _current.sink is not None:
         _current.sink.take(layer, ids)
+    elif _default:
+        _default[0].take(layer, ids)
 
 
 def _take_nothing(ids: torch.Tensor, layer: int) -> None:
@@ -62,11 +72,16 @@ _library.impl("take", _take, "CompositeExplicitAutograd")
 _library._register_fake("take", _take_nothing)
 
 
-def _capture(layer: int, ids: torch.Tensor) -> None:
+def call_through(take: Callable[[int, torch.Tensor], None], layer: int, ids: torch.Tensor) -> None:
+    """Call `take`; in a forward that is being compiled, leave a call to whoever records when it runs."""
     if torch.compiler.is_compiling():
         torch.ops.moetape_vllm.take(ids, layer)
     else:
-        _take(ids, layer)
+        take(layer, ids)
+
+
+def _take_eager(layer: int, ids: torch.Tensor) -> None:
+    _take(ids, layer)
 
 
 def routers_of(model: Any) -> dict[int, BaseRouter]:
@@ -97,5 +112,5 @@ def bind_routers(model: Any) -> list[int]:
     """Make the routers of a model give their ids to whoever records; the layers that have one, ascending."""
     routers = routers_of(model)
     for layer, router in routers.items():
-        router.set_capture_fn(partial(_capture, layer))
+        router.set_capture_fn(partial(call_through, _take_eager, layer))
     return sorted(routers)

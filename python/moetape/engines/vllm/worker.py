@@ -100,9 +100,10 @@ class RouteRecording:
         earlier = None
         if intermediate_tensors is not None:
             earlier = intermediate_tensors.tensors.pop(_ROUTES, None)
-        with self._noting_faults():
-            if self._recorder is not None:
+        if self._recorder is not None:
+            with self._noting_faults():
                 self._recorder.begin()
+            with self._noting_faults():
                 self._owners.begin_step(scheduler_output)
         with recording_into(self):
             output = self._execute_model(scheduler_output, intermediate_tensors)
