@@ -51,14 +51,30 @@ std::string count_message(const std::string& message) {
   return name + ": expected a value, got none";
 }
 
+std::string extra_message(const std::string& extra, bool in_place_of_command) {
+  if (extra.starts_with('-')) return extra + ": no such option";
+  return extra + (in_place_of_command ? ": no such command" : ": one argument too many");
+}
+
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   std::string message = error.what();
   if (const auto end = message.find('\n'); end != std::string::npos) message.resize(end);
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) message = count_message(message);
   const auto chosen = app.get_subcommands();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::vector<std::string> extras = app.remaining(true);
+    if (!extras.empty()) message = extra_message(extras.front(), chosen.empty());
+  }
   const std::string command = chosen.empty() ? "moetape" : "moetape " + chosen.front()->get_name();
   return fmt::format("{} (see {} --help)", message, command);
 }
+
+// A variable that the shell does not know shall not pass for an option that was not given.
+const CLI::Validator kNotEmpty(
+    [](const std::string& value) {
+      return value.empty() ? std::string("expected a value, got an empty one") : std::string();
+    },
+    "");
 
 // Decimal and nothing else: a leading zero makes no octal number.
 std::optional<int64_t> whole_number(std::string_view text) {
@@ -137,7 +153,9 @@ void Command::flag(std::string_view names, bool& value, std::string_view help) {
 void Command::text(std::string_view names, std::string& value, std::string_view type, std::string_view help,
                    ValueKind kind, bool required) {
   const std::string text(help);
-  add(app_.add_option(std::string(names), value, text), names, type, {{}, text, kind})->required(required);
+  add(app_.add_option(std::string(names), value, text), names, type, {{}, text, kind})
+      ->required(required)
+      ->check(kNotEmpty);
 }
 
 void Command::texts(std::string_view names, std::vector<std::string>& values, std::string_view type,
@@ -196,6 +214,9 @@ void Command::example(std::string_view text) { app_.footer(fmt::format("Example:
 int Command::run_action(Console& console) const {
   if (files_ != nullptr && std::count(files_->begin(), files_->end(), "-") > 1) {
     refuse("-: expected standard input once, got it twice");
+  }
+  if (files_ != nullptr && std::count(files_->begin(), files_->end(), "") > 0) {
+    refuse("file: expected a name, got an empty one");
   }
   return action_(console);
 }

@@ -83,10 +83,9 @@ class KeysOnce {
 };
 
 int32_t int32_of(const ParsedJson& json, const std::string& name, const std::string& place) {
-  if (!json.is_number_integer() || json.get<int64_t>() < INT32_MIN || json.get<int64_t>() > INT32_MAX) {
-    refuse("{}: spec.{}: expected an integer of 32 bits, got {}", place, name, shown(json));
-  }
-  return static_cast<int32_t>(json.get<int64_t>());
+  const std::optional<int32_t> number = int32_in(json);
+  if (!number) refuse("{}: spec.{}: expected an integer of 32 bits, got {}", place, name, shown(json));
+  return *number;
 }
 
 std::string text_of(const ParsedJson& json, const std::string& name, const std::string& place) {
@@ -259,6 +258,13 @@ Result<Tape> Input::tape() const {
   if (file_ && file_->is_regular()) return Tape::open(path_);
   const auto size = static_cast<int64_t>(bytes().size());
   return Tape::from_bytes(Buffer::wrap(bytes_->data(), size, bytes_), name_);
+}
+
+std::optional<int32_t> int32_in(const ParsedJson& json) {
+  const bool fits = json.is_number_integer() &&
+                    (!json.is_number_unsigned() || json.get<uint64_t>() <= static_cast<uint64_t>(INT32_MAX));
+  if (!fits || json.get<int64_t>() < INT32_MIN) return {};
+  return json.get<int32_t>();
 }
 
 std::optional<int32_t> index_of_key(std::string_view key) {

@@ -44,6 +44,9 @@ class Input {
 // numbers that are no integers.
 ParsedJson parse_json(std::string_view text, const std::string& place);
 
+// Nothing for what is no integer of 32 bits.
+std::optional<int32_t> int32_in(const ParsedJson& json);
+
 // A number of 0 or more as the key of an object, written in one way only: "12".
 std::optional<int32_t> index_of_key(std::string_view key);
 

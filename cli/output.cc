@@ -135,7 +135,6 @@ void OutputOptions::check(const Console& console, bool is_text) const {
     if (!is_text && console.output_is_terminal()) refuse("-o -: standard output is a terminal; name a file");
     return;
   }
-  if (path.empty()) refuse("-o: expected the name of a file, got an empty one");
   struct stat facts{};
   if (stat(path.c_str(), &facts) != 0) {
     if (errno != ENOENT) refuse_for_system(path);

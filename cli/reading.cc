@@ -116,8 +116,14 @@ void ReadFlags::check_unused(const std::string& tape) const {
 }
 
 Result<Sniffed> sniff_input(const Input& input) {
-  const Result<Sniffed> sniffed = sniff(input.bytes());
-  return sniffed ? sniffed : sniff(without_line_end(input.bytes()));
+  Result<Sniffed> sniffed = sniff(input.bytes());
+  if (!sniffed) sniffed = sniff(without_line_end(input.bytes()));
+  if (sniffed) return sniffed;
+  // The file is named instead.
+  constexpr std::string_view kThing = "sniff: ";
+  Error error = sniffed.error();
+  if (error.message.starts_with(kThing)) error.message.erase(0, kThing.size());
+  return Failure(std::move(error));
 }
 
 std::vector<NamedRoutes> read_routes(const Input& input, const std::string& id, const RouteSpec& spec,

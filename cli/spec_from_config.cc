@@ -200,7 +200,7 @@ int64_t Settings::num_layers() const {
   const Names names = is_longcat_ ? Names(kNumLayers).subspan(1, 1) : Names(kNumLayers);
   const auto& [name, value] = first_of(names);
   if (value.is_null()) {
-    refuse("config: expected one of {}, got {} without", fmt::join(names, ", "), described());
+    refuse("config: expected one of {}, got {} with none of them", fmt::join(names, ", "), described());
   }
   const int64_t number = checked_int(name, value);
   if (number < 0 || number > kMostLayers) {
@@ -322,7 +322,7 @@ std::optional<Layers> Settings::dense_first_rule(int64_t num_layers) const {
 int64_t Settings::top_k(std::span<const int32_t> layers) const {
   const auto& [name, value] = first_of(kTopK);
   if (value.is_null()) {
-    refuse("config: expected one of {}, got {} without", fmt::join(kTopK, ", "), described());
+    refuse("config: expected one of {}, got {} with none of them", fmt::join(kTopK, ", "), described());
   }
   if (!value.is_array()) return checked_int(name, value);
   std::set<int64_t> different;

@@ -46,10 +46,9 @@ std::optional<std::string> decoded(const ByteByLetter& table, std::string_view t
 }
 
 int32_t token_id(const ParsedJson& json, const std::string& path) {
-  if (!json.is_number_integer() || json.get<int64_t>() < 0 || json.get<int64_t>() > INT32_MAX) {
-    refuse("{}: expected the id of a token, got {}", path, shown(json));
-  }
-  return static_cast<int32_t>(json.get<int64_t>());
+  const std::optional<int32_t> id = int32_in(json);
+  if (!id || *id < 0) refuse("{}: expected the id of a token, got {}", path, shown(json));
+  return *id;
 }
 
 void add_vocabulary(const ParsedJson& vocabulary, const std::string& path, TokenText& texts) {

@@ -48,11 +48,13 @@ def test_version_is_that_of_the_project() -> None:
         (["stats", "x", "--load"], "--load: is for --json"),
         (["info", "-", "-"], "-: expected standard input once, got it twice"),
         (["convert", "-", "--spec", "-", "-o", "x.tape"], "-: expected standard input once, got it twice"),
-        (["nope"], "The following argument was not expected: nope (see moetape --help)"),
+        (["nope"], "nope: no such command (see moetape --help)"),
+        (["--nope"], "--nope: no such option (see moetape --help)"),
+        (["completion", "bash", "zsh"], "zsh: one argument too many (see moetape completion --help)"),
         (["info"], "file is required (see moetape info --help)"),
         (
             ["info", "x", "--nope"],
-            "The following argument was not expected: --nope (see moetape info --help)",
+            "--nope: no such option (see moetape info --help)",
         ),
         (["completion", "tcsh"], "shell: tcsh not in {bash,zsh,fish} (see moetape completion --help)"),
     ],
@@ -101,6 +103,25 @@ def test_a_bound_is_a_share(value: str) -> None:
     for option in ("--max-rerouted-rows", "--min-overlap"):
         line = refused("compare", "a", "b", f"{option}={value}" if value else option, *([""] * (not value)))
         assert line == f"{option}: expected a number from 0 to 1, got '{value}' (see moetape compare --help)"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("convert", "--output"),
+        ("convert", "--spec"),
+        ("verify", "--spec"),
+        ("slice", "--layers"),
+        ("slice", "--sequences"),
+        ("slice", "--positions"),
+        ("report", "--token-text"),
+    ],
+)
+def test_a_value_that_is_empty_is_not_one_that_is_absent(command: str, option: str) -> None:
+    flags = [] if command == "verify" or option == "--output" else ["-o", "y"]
+    line = refused(command, "x", *flags, option, "")
+    assert line == f"{option}: expected a value, got an empty one (see moetape {command} --help)"
+    assert refused("info", "") == "file: expected a name, got an empty one"
 
 
 def test_a_flag_takes_no_value() -> None:

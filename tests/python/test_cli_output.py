@@ -217,7 +217,6 @@ def test_a_signal_that_is_ignored_stays_so(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("", "-o: expected the name of a file, got an empty one"),
         ("gone/", "gone/: expected the name of a file, got that of a folder"),
         (".", ".: expected the name of a file, got a folder"),
         ("gone/x", "gone: No such file or directory"),

@@ -141,6 +141,10 @@ def test_a_spec_is_read_as_it_is_printed(tmp_path: Path) -> None:
             '{"layers": [1], "top_k": 2, "num_experts": 4, "excluded": 0}',
             "spec.excluded: expected an object of layers and reasons, got 0",
         ),
+        (
+            '{"layers": [18446744073709551615], "top_k": 2, "num_experts": 4}',
+            "spec.layers: expected an integer of 32 bits, got 18446744073709551615",
+        ),
         ('{"spec": {"layers": 3}}', "spec.layers: expected a list of layers, got 3"),
         (
             '{"layers": [1], "top_k": 2, "top_k": 3, "num_experts": 4}',
