@@ -1,9 +1,9 @@
 """Runs the tests of a module in processes of their own, one a rank, with one version of megatron-core.
 
-    python megatron_run.py MODULE RENDEZVOUS RANK WORLD    # one rank; a line of JSON a test
+    python megatron_run.py MODULES RENDEZVOUS RANK WORLD    # one rank; a line of JSON a test
 
 On the pytest side: `names(MODULE)` are the test functions of a module, which is not imported for that, and
-`check(VERSION, WORLD, MODULE, NAME)` raises what failed. The first check runs all tests of its module.
+`check(VERSION, WORLD, MODULES, NAME)` raises what failed. The first check runs all tests of its modules.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def names(module: str) -> list[str]:
     ]
 
 
-def check(version: str, world: int, module: str, name: str) -> None:
+def check(version: str, world: int, modules: tuple[str, ...], name: str) -> None:
     failed = [
         f"rank {rank}: {outcome.get(name, 'never ended:' + outcome['log'])}"
-        for rank, outcome in enumerate(outcomes(version, world, module))
+        for rank, outcome in enumerate(outcomes(version, world, modules))
         if outcome.get(name, "missing") is not None
     ]
     assert not failed, "\n".join(failed)
 
 
 @functools.cache
-def outcomes(version: str, world: int, module: str) -> list[dict[str, str | None]]:
+def outcomes(version: str, world: int, modules: tuple[str, ...]) -> list[dict[str, str | None]]:
     """For each rank {test: None or its traceback}, and the process's own output as "log"."""
     package = PEERS / f"megatron-core-{version}"
     if not package.is_dir():
@@ -60,7 +60,7 @@ def outcomes(version: str, world: int, module: str) -> list[dict[str, str | None
                     "-W",
                     "ignore",
                     __file__,
-                    module,
+                    ",".join(modules),
                     f"{folder}/rendezvous",
                     str(rank),
                     str(world),
@@ -89,7 +89,7 @@ def _read(log: str) -> dict[str, str | None]:
     return found
 
 
-def _run(module: str, rendezvous: str, rank: int, world: int) -> None:
+def _run(modules: list[str], rendezvous: str, rank: int, world: int) -> None:
     import torch
 
     import megatron_cpu
@@ -104,11 +104,10 @@ def _run(module: str, rendezvous: str, rank: int, world: int) -> None:
         world_size=world,
         timeout=timedelta(seconds=60),
     )
-    space = importlib.import_module(module)
-    for name in names(module):
+    for module, name in [(one, name) for one in modules for name in names(one)]:
         error = None
         try:
-            getattr(space, name)()
+            getattr(importlib.import_module(module), name)()
         except Exception:
             error = traceback.format_exc()
         print(json.dumps({"test": name, "error": error}), flush=True)
@@ -116,4 +115,4 @@ def _run(module: str, rendezvous: str, rank: int, world: int) -> None:
 
 
 if __name__ == "__main__":
-    _run(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    _run(sys.argv[1].split(","), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

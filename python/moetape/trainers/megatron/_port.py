@@ -43,7 +43,7 @@ class _Routed(threading.local):
     """What the router has just chosen in this thread."""
 
     micro_batch: RankMicroBatch | None = None
-    ids: torch.Tensor
+    ids: torch.Tensor | None = None
     live_ids: torch.Tensor | None = None
 
 
@@ -141,25 +141,28 @@ class Port:
         **rest: Any,
     ) -> Any:
         micro_batch = self._routed.micro_batch
-        if micro_batch is None or micro_batch.policy.aux_loss == "live":
+        ids = self._routed.ids
+        if micro_batch is None or ids is None or micro_batch.policy.aux_loss == "live":
             return plain(probs, scores, routing_map, *args, **rest)
         if micro_batch.policy.aux_loss == "none":
             return probs
         # Rows that Megatron's own padding mask has emptied stay empty.
-        chosen = _map_of(self._routed.ids, routing_map) & routing_map.any(dim=1, keepdim=True)
+        chosen = _map_of(ids, routing_map) & routing_map.any(dim=1, keepdim=True)
         return plain(probs, scores, chosen, *args, **rest)
 
     def _expert_bias(
         self, plain: Any, routing_map: torch.Tensor, padding_mask: torch.Tensor | None = None
     ) -> None:
-        micro_batch = self._routed.micro_batch
+        routed, micro_batch = self._routed, self._routed.micro_batch
         if micro_batch is None:
             plain(routing_map, padding_mask=padding_mask)
             return
+        live_ids = routed.live_ids
+        routed.micro_batch = routed.ids = routed.live_ids = None  # nothing of it is asked for after this
         if micro_batch.policy.expert_bias == "frozen":
             return
-        if self._routed.live_ids is not None:
-            routing_map = _map_of(self._routed.live_ids, routing_map)
+        if live_ids is not None:
+            routing_map = _map_of(live_ids, routing_map)
         if micro_batch.real is not None:
             routing_map = routing_map & micro_batch.real[:, None]
         if padding_mask is not None:

@@ -88,8 +88,13 @@ class Chunk:
         self.model = weakref.ref(model)
         self.names = {router.layer: router.name for router in routers}
         self.flights = Flights(checkpoint.current, lambda: None)
-        self.device = next(model.parameters()).device
         self._ports = [(Port(router, self), weakref.ref(router.module)) for router in routers]
+
+    @property
+    def device(self) -> torch.device:
+        model = self.model()
+        first = None if model is None else next(model.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
 
     def routers(self) -> list[MegatronRouter]:
         found = [(port, module()) for port, module in self._ports]

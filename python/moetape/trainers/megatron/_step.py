@@ -134,13 +134,13 @@ class ReplayedStep:
         micro_batch = self._begin(chunk_index)
         flights = self._session.chunks[chunk_index].flights
         flights.begin(micro_batch)
-        output = None
         try:
             output = self._step(data_iterator, model, *args, **rest)
+        except BaseException:
+            flights.end(micro_batch)
+            raise
         finally:
             flights.end_forward(micro_batch)
-            if output is None:
-                flights.end(micro_batch)
         try:
             micro_batch.check_all_fired()
         except mt.Error as error:
