@@ -29,7 +29,7 @@ GPU_TEST := build/gpu-test/tests/gpu/moetape_gpu_test
 CXX_FILES = $(shell find include src python/bindings report cli tests fuzz bench examples engines -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null)
 BENCH_ENV := GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:glibc.malloc.trim_threshold=8000000000
 
-.PHONY: help setup peers configure python build browser demo test test-release test-python gpu-test test-vllm smoke-vllm test-cuda test-gpu asan tsan fuzz nightly bench lint tidy format clean distclean
+.PHONY: help setup peers configure python build browser demo test test-release test-python gpu-test test-vllm smoke-vllm test-sglang smoke-sglang test-cuda test-gpu asan tsan fuzz nightly bench lint tidy format clean distclean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -90,6 +90,17 @@ test-vllm: python .venv-vllm/.requirements  ## inside real vLLM, on the CPU (its
 
 smoke-vllm: python .venv-vllm/.requirements  ## one start of it
 	@.venv-vllm/bin/python -m pytest tests/engines/vllm -m smoke
+
+.venv-sglang/.requirements: tests/engines/sglang/requirements.txt tools/make_venv tools/link_sources pyproject.toml $(VENV)/.requirements
+	@tools/make_venv "$(PYTHON)" .venv-sglang tests/engines/sglang/requirements.txt --no-deps
+	@tools/link_sources .venv-sglang "$(VENV)" tests/engines/sglang/standin
+	@touch $@
+
+test-sglang: python .venv-sglang/.requirements  ## inside real SGLang, on the CPU (its own environment, over .venv)
+	@.venv-sglang/bin/python -m pytest tests/engines/sglang
+
+smoke-sglang: python .venv-sglang/.requirements  ## one start of it
+	@.venv-sglang/bin/python -m pytest tests/engines/sglang -m smoke
 
 test-cuda: $(if $(NVCC),gpu-test)  ## compile for CUDA where there is nvcc, and run what needs no GPU
 	@$(if $(NVCC),DRY_RUN=1 OUT=build/gpu-test/dry-run tests/gpu/run $(GPU_TEST),echo "test-cuda: no nvcc here; the kernels' bodies ran on the CPU alone")

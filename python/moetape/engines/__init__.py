@@ -2,6 +2,6 @@
 
 from moetape._lazy import loader
 
-__all__ = ["transformers", "vllm"]
+__all__ = ["lightllm", "sglang", "transformers", "vllm"]
 
 __getattr__ = loader(__name__, __all__)
