@@ -110,7 +110,9 @@ def test_answers_are_sglangs_own_byte_for_byte(runs: Runs, name: str) -> None:  
 
 
 def test_requests_were_retracted_and_lost_nothing(runs: Runs) -> None:  # case B05
-    retractions = [answer["num_retractions"] for answer in runs.answers("small cache", "many")]
+    retractions = [
+        answer["num_retractions"] for answer in runs.answers("retraction in a small cache", "many")
+    ]
     assert sum(retractions) > 0, retractions
 
 
