@@ -29,7 +29,9 @@ def on_ranks(world: int, *modules: str) -> pytest.MarkDecorator:
     )
 
 
-@on_ranks(1, "megatron_one_rank_tests", "megatron_policy_tests", "megatron_refusal_tests")
+@on_ranks(
+    1, "megatron_one_rank_tests", "megatron_policy_tests", "megatron_refusal_tests", "megatron_names_tests"
+)
 def test_on_one_rank(version: str, world: int, modules: tuple[str, ...], name: str) -> None:
     check(version, world, modules, name)
 

@@ -12,8 +12,18 @@ Needs no moe_enable_routing_replay, and patches no model but the attached one.
 
 from moetape.trainers._microbatch import Counts
 from moetape.trainers.megatron._plan import MicroBatchRoutes
+from moetape.trainers.megatron._router_replay import RouterReplay, RouterReplayAction
 from moetape.trainers.megatron._session import Session, attach
 from moetape.trainers.megatron._step import ReplayedStep
 from moetape.trainers.policy import ReplayPolicy
 
-__all__ = ["Counts", "MicroBatchRoutes", "ReplayPolicy", "ReplayedStep", "Session", "attach"]
+__all__ = [
+    "Counts",
+    "MicroBatchRoutes",
+    "ReplayPolicy",
+    "ReplayedStep",
+    "RouterReplay",
+    "RouterReplayAction",
+    "Session",
+    "attach",
+]
