@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,20 @@ def test_the_array_becomes_routes(llm: LLM, plain_model: Path) -> None:
     assert routes.complete
     assert np.array_equal(routes.ids, ids)
     assert engine.missing_rows(ids) == {}
+
+
+def test_the_example_of_the_page_runs(
+    llm: LLM, plain_model: Path, plain_reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[3] / "docs/vllm.md").read_text()
+    [example] = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+
+    def started(model: str, **options: Any) -> LLM:
+        assert (model, options) == (str(plain_model), {"enable_return_routed_experts": True})
+        return llm
+
+    monkeypatch.setattr("vllm.LLM", started)
+    names: dict[str, Any] = {}
+    exec(example.replace('"MODEL"', repr(str(plain_model))), names)
+    assert len(names["routes"]) == len(names["output"].prompt_token_ids) + 7
+    plain_reference.check([*names["routes"].tokens.tolist(), 0], names["ids"])
