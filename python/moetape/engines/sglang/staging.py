@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from moetape import CapacityError, Recorder, Store, layout
+from moetape import AlreadyCapturedError, CapacityError, Recorder, Store, layout
 
 Copy = Callable[[torch.Tensor], torch.Tensor]
 
@@ -71,7 +71,11 @@ class HostStaging:
         if num_rows > self._recorder.max_rows and self._num_rows == 0:
             self._recorder = Recorder(self._store, max_rows=_rounded_up(num_rows))
         self._num_rows = num_rows
-        self._recorder.capture(layer, ids)
+        try:
+            self._recorder.capture(layer, ids)
+        except AlreadyCapturedError:  # another forward, and the one before never ended
+            self._recorder.begin()
+            self._recorder.capture(layer, ids)
 
     def take(self, slots: torch.Tensor, share: Share, version: int) -> Deferred:
         num_rows, self._num_rows = self._num_rows, 0
