@@ -296,7 +296,7 @@ def test_a_layer_that_nobody_captured_leaves_no_older_row() -> None:  # case H04
     assert (mine.get_topk(0, 3, Pool([3, 4])) == MISSING).all()
 
 
-def test_an_id_that_is_no_expert_makes_its_row_missing() -> None:  # case D03
+def test_an_id_that_is_no_expert_makes_its_row_missing() -> None:
     ids = ids_of(2, np.random.default_rng(7))
     ids[1, 2, 0] = EXPERTS
     _, mine = pair()
