@@ -5,9 +5,9 @@
     RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
 
 As in Megatron, data of recomputation is first in, first out, and the caller switches the action between
-forward and backward. attach() needs neither. Otherwise than there: instances that are gone leave the list; ids
-may be of any integer type; ids that cannot be right, data that is not there, and an action that does not fit
-are errors.
+forward and backward. attach() needs neither. Otherwise than there: instances that are gone leave the list;
+ids may be of any integer type; ids that cannot be right, data that is not there, and an action that does not
+fit are errors.
 """
 
 from __future__ import annotations
