@@ -9,6 +9,7 @@ void add_info(Program& program);
 void add_verify(Program& program);
 void add_convert(Program& program);
 void add_compare(Program& program);
+void add_diagnose(Program& program);
 void add_stats(Program& program);
 void add_report(Program& program);
 void add_merge(Program& program);

@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   add_verify(program);
   add_convert(program);
   add_compare(program);
+  add_diagnose(program);
   add_stats(program);
   add_report(program);
   add_merge(program);

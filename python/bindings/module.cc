@@ -44,6 +44,7 @@ NB_MODULE(_moetape, m) {
   moetape::bindings::bind_replay(m);
   moetape::bindings::bind_compare(m);
   moetape::bindings::bind_stats(m);
+  moetape::bindings::bind_diagnose(m);
   moetape::bindings::bind_report_page(m);
   name_public_modules(m);
 }

@@ -21,6 +21,7 @@ void bind_pipeline(nanobind::module_& m);
 void bind_replay(nanobind::module_& m);
 void bind_compare(nanobind::module_& m);
 void bind_stats(nanobind::module_& m);
+void bind_diagnose(nanobind::module_& m);
 void bind_report_page(nanobind::module_& m);
 
 }  // namespace moetape::bindings

@@ -1616,6 +1616,242 @@ def stats(routes: Routes | Iterable[Routes]) -> Stats:
     Raises InvalidArgumentError for an empty iterable, SpecMismatchError.
     """
 
+class CanaryRun:
+    """Lists of one layer that follow each other and are wrong in one way."""
+
+    @property
+    def layer(self) -> int:
+        """Global."""
+
+    @property
+    def first_row(self) -> int:
+        """Of the array."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def wanted(self) -> tuple[int, int, int]:
+        """(sequence, position, layer) of the first."""
+
+    @property
+    def found(self) -> tuple[int, int, int] | None:
+        """What the first holds; None = no list of the canary."""
+
+class CanaryReport:
+    """
+    What Canary.check found. str() gives the runs, one a line: "layer 17 row 4096: wants sequence 0 position 8192, got
+    position 8193".
+    """
+
+    @property
+    def num_right(self) -> int:
+        """Lists, as all of these."""
+
+    @property
+    def num_reordered(self) -> int:
+        """At their place, their ids in another order."""
+
+    @property
+    def num_misplaced(self) -> int:
+        """Of another place."""
+
+    @property
+    def num_unreadable(self) -> int:
+        """No lists of this canary."""
+
+    @property
+    def num_padding(self) -> int:
+        """Rows without a row id: not looked at."""
+
+    @property
+    def num_runs(self) -> int: ...
+
+    @property
+    def runs(self) -> list[CanaryRun]:
+        """Of misplaced and unreadable lists, by layer, then row."""
+
+    @property
+    def all_right(self) -> bool: ...
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class Canary:
+    """
+    Routes whose ids say whose they are: each list of top_k experts encodes (sequence, position, layer).
+
+    Sent through an engine or a trainer in place of real routes, a list that lies at a wrong place names the place that it
+    came from. Lists are valid and load the experts evenly. max_length: positions of a sequence; default: the largest power
+    of two, at most 2^20, that leaves 64 sequences. Raises CapacityError, with the figures, where the lists of the spec
+    carry no sequence of that length. A value; any thread.
+    """
+
+    def __init__(self, spec: RouteSpec, max_length: int | None = None) -> None: ...
+
+    @property
+    def spec(self) -> RouteSpec:
+        """The RouteSpec."""
+
+    @property
+    def max_length(self) -> int:
+        """Positions of a sequence."""
+
+    @property
+    def num_sequences(self) -> int: ...
+
+    def routes(self, sequence: int, length: int, start: int = 0) -> Routes:
+        """
+        Rows at positions [start, start + length) of a sequence. Raises CapacityError beyond max_length and num_sequences.
+        """
+
+    def decode(self, ids: numpy.typing.ArrayLike) -> tuple[int, int, int] | None:
+        """
+        The (sequence, position, layer) that top_k ids encode, in any order; None for a list that this
+        canary has not made.
+        """
+
+    def check(self, ids: numpy.typing.ArrayLike, row_ids: numpy.typing.ArrayLike, layers: numpy.typing.ArrayLike | None = None, max_runs: int = 64) -> CanaryReport:
+        """
+        Looks whether each row of ids [rows, layers, k] holds what belongs there.
+
+        ids: any integer array, any strides; what the trainer got. row_ids: [rows], (sequence + 1) << 32 | position of the token
+        at each row, 0 and -1 for padding, as for replay.Plan.from_row_ids. layers: global layers of the columns; default: all of
+        the spec. max_runs: how many runs of wrong lists are kept. Raises WrongShapeError, OutOfRangeError for a row id or layer
+        that the canary does not know.
+        """
+
+    def __repr__(self) -> str: ...
+
+def canary(spec: RouteSpec, sequence: int, length: int) -> Routes:
+    """Canary(spec).routes(sequence, length)."""
+
+class RowMove:
+    """Rows of b that hold rows of a."""
+
+    @property
+    def sequence(self) -> int:
+        """Of b, counted from 0."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def from_sequence(self) -> int:
+        """Of a."""
+
+    @property
+    def from_position(self) -> int: ...
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Cause:
+    """One way in which record b differs from record a."""
+
+    @property
+    def kind(self) -> str:
+        """
+        'rows_shifted', 'rows_elsewhere', 'rows_transposed', 'zigzag', 'contiguous', 'layers_shifted',
+        'layers_elsewhere', 'layers_constant', 'experts_mapped' or 'columns_reordered'.
+        """
+
+    @property
+    def text(self) -> str:
+        """What b does, in one sentence."""
+
+    @property
+    def num_rows(self) -> int:
+        """Out of place when this cause was looked for."""
+
+    @property
+    def num_explained(self) -> int:
+        """Of these, in place if b is read so."""
+
+    @property
+    def share(self) -> float:
+        """Explained / rows."""
+
+    @property
+    def shift(self) -> int:
+        """Of rows_shifted, in positions, and layers_shifted."""
+
+    @property
+    def size(self) -> int:
+        """Ranks, or rows of a micro-batch."""
+
+    @property
+    def moves(self) -> list[RowMove]:
+        """The first places where rows moved."""
+
+    @property
+    def layers(self) -> list[tuple[int, int]]:
+        """
+        (layer of b, layer of a or -1) of kinds of layers, and where a cause is about some layers only.
+        """
+
+    @property
+    def experts(self) -> dict[int, list[int]]:
+        """
+        Of experts_mapped, by layer of b: a's expert for each of b's, -1 = not seen.
+        """
+
+    def __repr__(self) -> str: ...
+
+class Diagnosis:
+    """
+    Why two records that should agree do not. str() gives the causes with what share of the rows each explains.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """Valid in both, at one position."""
+
+    @property
+    def num_in_place(self) -> int:
+        """Of these, rows with the same experts in half of their layers or more."""
+
+    @property
+    def num_rows_only_in_a(self) -> int: ...
+
+    @property
+    def num_rows_only_in_b(self) -> int: ...
+
+    @property
+    def num_rows_left_out(self) -> int:
+        """Beyond max_rows: not looked at."""
+
+    @property
+    def num_unexplained(self) -> int:
+        """Rows out of place that no cause explains."""
+
+    @property
+    def unexplained_layers(self) -> list[int]:
+        """
+        Layers of b that differ where most others agree, and that no cause explains.
+        """
+
+    @property
+    def causes(self) -> list[Cause]: ...
+
+    @property
+    def in_place(self) -> bool:
+        """
+        Nothing is out of place, and no cause was found: not that all ids are equal (compare).
+        """
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+def diagnose_records(a: Iterable[Routes], b: Iterable[Routes], max_rows: int) -> Diagnosis:
+    """
+    The Diagnosis of two lists of Routes; moetape.diagnose takes arrays, too.
+    """
+
 def render_report(records: Sequence[tuple[str, Stats, None | int, list[tuple[str, int]]]], comparison: None | Comparison, title: str, token_text: dict[int, bytes], sequence_names: dict[int, str]) -> bytes:
     """
     The page of moetape.report as UTF-8, of (name, stats, bytes of the file, bytes of its parts) for each record.

@@ -14,7 +14,10 @@ from cli_helpers import PROGRAM, refused, succeed
 from config_cases import QWEN3
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["info", "verify", "convert", "compare", "stats", "report", "merge", "slice", "completion"]
+COMMANDS = [
+    *("info", "verify", "convert", "compare", "diagnose", "stats", "report", "merge", "slice"),
+    "completion",
+]
 
 
 def test_help_lists_the_commands_and_each_has_an_example() -> None:

@@ -27,14 +27,14 @@ def test_the_python_quickstart_runs() -> None:
     assert "{'unwritten': 1}" in run.stdout
 
 
-@pytest.mark.parametrize("page", ["docs/compare.md", "docs/lightllm.md", "docs/replay.md"])
+@pytest.mark.parametrize("page", ["compare.md", "diagnose.md", "lightllm.md", "replay.md"])
 def test_the_pages_print_what_they_say(page: str, tmp_path: Path) -> None:
-    [example] = code_blocks(page, "python")
+    [example] = code_blocks(f"docs/{page}", "python")
     run = subprocess.run(
         [sys.executable, "-c", example], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout in code_blocks(page, "text")
+    assert run.stdout in code_blocks(f"docs/{page}", "text")
 
 
 def test_links_between_documents_lead_somewhere() -> None:
