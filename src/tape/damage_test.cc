@@ -201,6 +201,7 @@ TEST(DamagedTape, LyingHeadersAreRefused) {
       {R"("codec":"none")", R"("codec":"zstd")", kUnsupported, "codec \"zstd\" is not known"},
       {R"("model":"",)", R"("model":"","mood":"",)", kUnsupported, "metadata \"mood\" are not known"},
       {R"("start":{)", R"("begin":{)", kUnsupported, "tensor \"begin\" is not known"},
+      {R"("padding.0":{)", R"("padding.x":{)", kUnsupported, "tensor \"padding.x\" is not known"},
       {R"("header_xxh3":)", R"("header_xxh3" :)", kCorrupt,
        "header: expected \"header_xxh3\":\" and 16 digits"},
       // The spec.
@@ -286,6 +287,56 @@ TEST(DamagedTape, WhatStandsBehindTheHeadersJsonIsRefused) {
       ErrorCode::kCorruptData, "expected spaces behind the header's JSON");
   expect_error(open_bytes(with_header(good, [](std::string& text) { text.resize(text.find_last_of('}')); })),
                ErrorCode::kCorruptData, "header:");
+}
+
+TEST(DamagedTape, AHeaderThatLeavesTheDataUnalignedIsRefused) {
+  Bytes bytes = full_tape({});
+  int64_t length = 0;
+  std::memcpy(&length, bytes.data(), 8);
+  ++length;
+  std::memcpy(bytes.data(), &length, 8);
+  bytes.insert(bytes.begin() + 8 + length - 1, std::byte{' '});
+  const std::span header(bytes.data(), static_cast<size_t>(length) + 8);
+  tape::seal(header, value_of(tape::find_header_checksum(header)));
+  expect_error(open_bytes(bytes), ErrorCode::kCorruptData,
+               fmt::format("byte 0: expected a header that ends at a multiple of 64 bytes, got one that ends "
+                           "at {}",
+                           length + 8));
+}
+
+// Two neighbours in the file change places, and the header says so.
+Bytes with_swapped(const Bytes& bytes, const std::string& first, const std::string& second) {
+  const std::vector<TapeTensor> tensors = value_of(open_bytes(bytes)).files()[0].tensors;
+  const auto one = std::ranges::find(tensors, first, &TapeTensor::name);
+  const auto other = std::ranges::find(tensors, second, &TapeTensor::name);
+  EXPECT_EQ(one->offset + one->num_bytes, other->offset);
+  Bytes swapped = bytes;
+  const auto begin = swapped.begin() + one->offset;
+  std::rotate(begin, begin + one->num_bytes, begin + one->num_bytes + other->num_bytes);
+  const int64_t data = tensors[0].offset;
+  const auto place = [&](int64_t from, int64_t size) {
+    return fmt::format("\"data_offsets\":[{},{}]", from - data, from - data + size);
+  };
+  return with_header(swapped, [&](std::string& text) {
+    const std::string old_one = place(one->offset, one->num_bytes);
+    const std::string old_other = place(other->offset, other->num_bytes);
+    const size_t at = text.find(old_other);
+    text.replace(at, old_other.size(), place(one->offset, other->num_bytes));
+    text.replace(text.find(old_one), old_one.size(), place(one->offset + other->num_bytes, one->num_bytes));
+  });
+}
+
+TEST(DamagedTape, TensorsThatAreNotAlignedAreRefused) {
+  const Bytes grouped = full_tape({.layer_groups = {{3, 7}, {4}}});
+  expect_error(open_bytes(with_swapped(grouped, "padding.0", "ids.g1")), ErrorCode::kCorruptData,
+               "tensor \"ids.g1\": expected to begin at a multiple of 64 bytes");
+  expect_error(open_bytes(with_swapped(full_tape({}), "tokens", "valid")), ErrorCode::kCorruptData,
+               "tensor \"tokens\": expected to begin at a multiple of 4 bytes");
+  EXPECT_TRUE(open_bytes(with_swapped(full_tape({}), "version_ids", "tokens"))) << "the order is free";
+  const Bytes channels = bytes_of(channel_tape(small_spec(), 3));
+  const Bytes swapped = with_swapped(channels, "channel.weights", "padding.1");
+  EXPECT_TRUE(open_bytes(channels));
+  expect_error(open_bytes(swapped), ErrorCode::kCorruptData, "tensor \"channel.");
 }
 
 TEST(DamagedTape, AHugeHeaderIsRefusedUnread) {

@@ -16,6 +16,13 @@ namespace {
 
 using Tensors = std::map<std::string_view, const TensorInfo*>;
 
+// "padding.0"
+bool is_padding(std::string_view name) {
+  const auto number = name.substr(std::min(name.size(), kPaddingPrefix.size()));
+  return name.starts_with(kPaddingPrefix) && !number.empty() &&
+         number.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 std::string shape_text(std::string_view dtype, std::span<const int64_t> shape) {
   return fmt::format("{}[{}]", dtype, fmt::join(shape, ", "));
 }
@@ -93,6 +100,7 @@ Status FileReader::find_row_tensors(Tensors& tensors) {
       return fail(ErrorCode::kCorruptData, "{}: tensor {:?}: expected {}, got {}", name_, group.name(),
                   expected, got);
     }
+    MOETAPE_TRY(check_alignment(*found->second, kAlignment));
     row_tensors_.push_back({data_at(found->second->begin), found->second->num_bytes(), true});
     tensors.erase(found);
   }
@@ -115,6 +123,7 @@ Status FileReader::find_row_tensors(Tensors& tensors) {
       }
       channel.row_bytes = *bytes;
     }
+    MOETAPE_TRY(check_alignment(tensor, kAlignment));
     row_tensors_.push_back({data_at(tensor.begin), tensor.num_bytes(), true});
     channels_.push_back(std::move(channel));
   }
@@ -138,8 +147,16 @@ Status FileReader::find_small_tensors(Tensors& tensors) {
       return fail(ErrorCode::kCorruptData, "{}: tensor {:?}: expected {}, got {}", name_, name,
                   shape_text(dtype, expected), shape_text(tensor.dtype, tensor.shape));
     }
+    MOETAPE_TRY(check_alignment(tensor, *dtype_bytes(dtype)));
   }
   return {};
+}
+
+Status FileReader::check_alignment(const TensorInfo& tensor, int64_t alignment) const {
+  if (tensor.begin % alignment == 0) return {};
+  return fail(ErrorCode::kCorruptData,
+              "{}: byte {}: tensor {:?}: expected to begin at a multiple of {} bytes", name_,
+              data_begin_ + tensor.begin, tensor.name, alignment);
 }
 
 Status FileReader::check_sizes() const {
@@ -170,7 +187,7 @@ Status FileReader::check_sizes() const {
 // All that is left is padding.
 Status FileReader::check_rest(const Tensors& tensors) const {
   for (const auto& [name, tensor] : tensors) {
-    if (!name.starts_with(kPaddingPrefix)) {
+    if (!is_padding(name)) {
       return fail(ErrorCode::kUnsupported, "{}: tensor {:?} is not known to this moetape", name_, name);
     }
     const std::span padding(data_at(tensor->begin), static_cast<size_t>(tensor->num_bytes()));

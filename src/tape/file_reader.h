@@ -90,6 +90,8 @@ class FileReader {
   Status find_row_tensors(std::map<std::string_view, const TensorInfo*>& tensors);
   Status find_small_tensors(std::map<std::string_view, const TensorInfo*>& tensors);
   Status check_rest(const std::map<std::string_view, const TensorInfo*>& tensors) const;
+  // Where a tensor begins, counted from the header's end, which is aligned itself.
+  Status check_alignment(const TensorInfo& tensor, int64_t alignment) const;
   Status check_sizes() const;
   Status check_ends() const;
   const std::byte* data_at(int64_t offset) const { return bytes_.data() + data_begin_ + offset; }

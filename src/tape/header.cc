@@ -176,6 +176,11 @@ class Reader {
 };
 
 Status check_tiling(std::string_view file, const Header& header, int64_t file_bytes) {
+  if (header.num_bytes % kAlignment != 0) {
+    return fail(ErrorCode::kCorruptData,
+                "{}: byte 0: expected a header that ends at a multiple of {} bytes, got one that ends at {}",
+                file, kAlignment, header.num_bytes);
+  }
   int64_t end = 0;
   std::string_view before = "the header";
   for (const TensorInfo& tensor : header.tensors) {
