@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "base/memory_guard.h"
 #include "wire/dialect.h"
 #include "wire/json_text.h"
 #include "wire/marks.h"
@@ -19,18 +20,66 @@ namespace {
 
 // Objects that may hold the fields of a choice, or of an answer of one choice.
 constexpr std::array<std::string_view, 4> kHolders = {"meta_info", "sglext", "sgl_ext", "nvext"};
-constexpr size_t kMostChoices = 65'536;
+constexpr int64_t kMostChoices = 65'536;
 constexpr std::string_view kLookedFor =
     "routed_experts (also of meta_info, sglext and nvext) or moe_topk_indices";
+
+constexpr std::string_view kRoutes = "routed_experts";
+constexpr std::string_view kMegatronRoutes = "moe_topk_indices";
 
 // The fields of one choice, as they stand in the answer; empty where there is none.
 struct Found {
   std::optional<int64_t> index = {};
-  std::string field = {};   // where the routes stand
-  bool in_choices = false;  // of the answer
+  std::string_view holder = {};  // where the routes stand, and under which key
+  std::string_view key = {};
   std::string_view routes = {};
   std::string_view prompt = {};
   std::optional<IntType> type = {};
+
+  bool says_something() const { return index || type || !routes.empty() || !prompt.empty(); }
+};
+
+std::string field_name(std::string_view holder, std::string_view key) {
+  return fmt::format("{}{}{}", holder, holder.empty() ? "" : ".", key);
+}
+
+// The choices of an answer. Those that say nothing take no memory: there may be one for every few characters.
+class FoundChoices {
+ public:
+  int64_t size() const { return size_; }
+  void add(Found found) {
+    if (found.says_something()) told_.emplace_back(size_, std::move(found));
+    ++size_;
+  }
+  // The first one; made where there is none.
+  Found& front() {
+    size_ = std::max<int64_t>(size_, 1);
+    if (told_.empty() || told_.front().first != 0) told_.emplace(told_.begin(), 0, Found());
+    return told_.front().second;
+  }
+  // Of those that have none of their own.
+  void set_prompt(std::string_view prompt) {
+    for (auto& [_, found] : told_) {
+      if (found.prompt.empty()) found.prompt = prompt;
+    }
+  }
+  // Calls visit(number, found) for each until that fails.
+  template <class Visit>
+  Status for_each(Visit&& visit) const {
+    auto next = told_.begin();
+    for (int64_t number = 0; number < size_; ++number) {
+      const bool told = next != told_.end() && next->first == number;
+      MOETAPE_TRY(visit(number, told ? next->second : kNothing));
+      if (told) ++next;
+    }
+    return {};
+  }
+  bool in_choices = false;  // of the answer
+
+ private:
+  static inline const Found kNothing = {};
+  int64_t size_ = 0;
+  std::vector<std::pair<int64_t, Found>> told_;  // ascending
 };
 
 // Walks the answer once and notes where routes stand.
@@ -38,11 +87,11 @@ class AnswerReader {
  public:
   AnswerReader(std::string_view hop, std::string_view text) : hop_(hop), json_(hop, text) {}
 
-  Result<std::vector<Found>> read() {
+  Result<FoundChoices> read() {
     MOETAPE_TRY(json_.open());
     json::json_type type{};
     MOETAPE_TRY(json_.check(json_.document().type().get(type)));
-    std::vector<Found> choices;
+    FoundChoices choices;
     if (type == json::json_type::array) {
       json::array array;
       MOETAPE_TRY(json_.check(json_.document().get_array().get(array)));
@@ -57,23 +106,25 @@ class AnswerReader {
   }
 
  private:
-  Result<std::vector<Found>> read_list(json::array& array) {
-    std::vector<Found> list;
+  Result<FoundChoices> read_list(json::array& array) {
+    FoundChoices list;
     for (auto result : array) {
       json::object object;
       MOETAPE_TRY(json_.check(std::move(result).get_object().get(object)));
       if (list.size() == kMostChoices) {
         return fail(ErrorCode::kUnsupported, "{}: expected at most {} choices, got more", hop_, kMostChoices);
       }
-      MOETAPE_TRY(read_fields(object, {}, list.emplace_back()));
+      Found found;
+      MOETAPE_TRY(read_fields(object, {}, found));
+      list.add(std::move(found));
     }
     return list;
   }
 
   // Routes of the whole answer are those of its one choice, or, with several, of the first.
-  Result<std::vector<Found>> read_root(json::object& object) {
+  Result<FoundChoices> read_root(json::object& object) {
     Found whole;
-    std::optional<std::vector<Found>> choices;
+    std::optional<FoundChoices> choices;
     for (auto result : object) {
       json::field field;
       MOETAPE_TRY(json_.check(std::move(result).get(field)));
@@ -89,19 +140,20 @@ class AnswerReader {
         MOETAPE_TRY(read_field(key, value, {}, whole));
       }
     }
-    if (!choices) return std::vector<Found>{whole};
-    if (!whole.routes.empty() && choices->empty()) choices->emplace_back();
+    if (!choices) {
+      choices.emplace().add(whole);
+      return *std::move(choices);
+    }
+    choices->in_choices = true;
     if (!whole.routes.empty()) {
       Found& first = choices->front();
-      if (!first.routes.empty()) return twice(whole.field);
-      first.field = whole.field;
+      if (!first.routes.empty()) return twice(field_name(whole.holder, whole.key));
+      first.holder = whole.holder;
+      first.key = whole.key;
       first.routes = whole.routes;
       first.type = whole.type;
     }
-    for (Found& choice : *choices) {
-      choice.in_choices = true;
-      if (choice.prompt.empty()) choice.prompt = whole.prompt;
-    }
+    choices->set_prompt(whole.prompt);
     return *std::move(choices);
   }
 
@@ -119,23 +171,25 @@ class AnswerReader {
   }
 
   Status read_field(std::string_view key, json::value& value, std::string_view holder, Found& found) {
-    if (key == "routed_experts" || key == "moe_topk_indices") {
-      const std::string field = fmt::format("{}{}{}", holder, holder.empty() ? "" : ".", key);
-      MOETAPE_TRY(take_once(field, value, found.routes));
-      if (!found.routes.empty()) found.field = field;
+    if (key == kRoutes || key == kMegatronRoutes) {
+      const std::string_view routes_key = key == kRoutes ? kRoutes : kMegatronRoutes;
+      const bool had_none = found.routes.empty();
+      MOETAPE_TRY(take_once(field_name(holder, routes_key), value, found.routes));
+      if (!had_none || found.routes.empty()) return {};
+      found.holder = holder;
+      found.key = routes_key;
     } else if (key == "prompt_routed_experts") {
       return take_once(key, value, found.prompt);
     } else if (key == "routed_experts_dtype") {
       return read_type(value, found);
     } else if (key == "index" && holder.empty()) {
       return json_.check(value.get_int64().get(found.index.emplace()));
-    } else if (holder.empty() && std::ranges::find(kHolders, key) != kHolders.end()) {
-      return read_holder(std::string(key), value, found);
     }
-    return {};
+    const auto held = holder.empty() ? std::ranges::find(kHolders, key) : kHolders.end();
+    return held == kHolders.end() ? Status() : read_holder(*held, value, found);
   }
 
-  Status read_holder(const std::string& key, json::value& value, Found& found) {
+  Status read_holder(std::string_view key, json::value& value, Found& found) {
     json::json_type type{};
     MOETAPE_TRY(json_.check(value.type().get(type)));
     if (type != json::json_type::object) return {};
@@ -178,14 +232,14 @@ Result<std::string_view> inside_quotes(std::string_view raw) {
   return fail(ErrorCode::kCorruptData, "expected a string, got {}", shown_at(raw, 0));
 }
 
-Result<Dialect> dialect_of(const Found& found) {
+Result<Dialect> dialect_of(const Found& found, bool in_choices) {
   const std::string_view raw = found.routes;
   if (raw.front() == '[') return Dialect::kMegatron;
   if (raw.front() == '{') {
     MOETAPE_ASSIGN(const std::vector<std::string> keys, keys_of_object("object", raw));
     if (std::ranges::count(keys, "start") > 0) return Dialect::kPrimeRl;
     // LightLLM has no choices.
-    return found.in_choices ? Dialect::kSkyrl : Dialect::kLightllm;
+    return in_choices ? Dialect::kSkyrl : Dialect::kLightllm;
   }
   MOETAPE_ASSIGN(const std::string_view text, inside_quotes(raw));
   if (text.starts_with(kNemoRlMark)) return Dialect::kNemoRl;
@@ -204,27 +258,28 @@ Result<Routes> decode_found(const Found& found, Dialect dialect, const RouteSpec
   return join_split(traits_of(dialect), {prompt, 0}, {text, 0}, spec, options);
 }
 
-Status expect_routes(std::span<const Found> choices, std::string_view hop) {
-  if (choices.empty()) {
+Status expect_routes(const FoundChoices& choices, std::string_view hop) {
+  if (choices.size() == 0) {
     return fail(ErrorCode::kMissingRows, "{}: expected routes, since they were asked for, got no choices",
                 hop);
   }
-  const auto lacking =
-      std::ranges::find_if(choices, [](const Found& choice) { return choice.routes.empty(); });
-  if (lacking == choices.end()) return {};
-  return fail(ErrorCode::kMissingRows,
-              "{}: choice {}: expected routes, since they were asked for, in {}, got none", hop,
-              lacking->index.value_or(lacking - choices.begin()), kLookedFor);
+  return choices.for_each([&](int64_t number, const Found& choice) -> Status {
+    if (!choice.routes.empty()) return {};
+    return fail(ErrorCode::kMissingRows,
+                "{}: choice {}: expected routes, since they were asked for, in {}, got none", hop,
+                choice.index.value_or(number), kLookedFor);
+  });
 }
 
-Result<AnswerChoice> decode_choice(const Found& found, int64_t index, const RouteSpec& spec,
+Result<AnswerChoice> decode_choice(const Found& found, int64_t number, bool in_choices, const RouteSpec& spec,
                                    const AnswerOptions& options) {
-  AnswerChoice choice = {.index = found.index.value_or(index)};
+  AnswerChoice choice = {.index = found.index.value_or(number)};
   if (found.routes.empty()) return choice;
   const auto in_place = [&](const Error& error) {
-    return fail(error.code, "{}: choice {}: {}: {}", options.hop, choice.index, found.field, error.message);
+    return fail(error.code, "{}: choice {}: {}: {}", options.hop, choice.index,
+                field_name(found.holder, found.key), error.message);
   };
-  const Result<Dialect> dialect = options.dialect ? *options.dialect : dialect_of(found);
+  const Result<Dialect> dialect = options.dialect ? *options.dialect : dialect_of(found, in_choices);
   if (!dialect) return in_place(dialect.error());
   Result<Routes> routes = decode_found(found, *dialect, spec, options.decode);
   if (!routes) return in_place(routes.error());
@@ -238,15 +293,18 @@ Result<AnswerChoice> decode_choice(const Found& found, int64_t index, const Rout
 
 Result<std::vector<AnswerChoice>> read_answer(std::string_view json, const RouteSpec& spec,
                                               const AnswerOptions& options) {
-  MOETAPE_ASSIGN(const std::vector<wire::Found> found, wire::AnswerReader(options.hop, json).read());
-  if (options.asked) MOETAPE_TRY(wire::expect_routes(found, options.hop));
-  std::vector<AnswerChoice> choices;
-  for (size_t i = 0; i < found.size(); ++i) {
-    MOETAPE_ASSIGN(AnswerChoice choice,
-                   wire::decode_choice(found[i], static_cast<int64_t>(i), spec, options));
-    choices.push_back(std::move(choice));
-  }
-  return choices;
+  return guard_memory(options.hop, [&]() -> Result<std::vector<AnswerChoice>> {
+    MOETAPE_ASSIGN(const wire::FoundChoices found, wire::AnswerReader(options.hop, json).read());
+    if (options.asked) MOETAPE_TRY(wire::expect_routes(found, options.hop));
+    std::vector<AnswerChoice> choices;
+    choices.reserve(static_cast<size_t>(found.size()));
+    MOETAPE_TRY(found.for_each([&](int64_t number, const wire::Found& one) -> Status {
+      MOETAPE_ASSIGN(choices.emplace_back(),
+                     wire::decode_choice(one, number, found.in_choices, spec, options));
+      return {};
+    }));
+    return choices;
+  });
 }
 
 }  // namespace moetape::inline v0

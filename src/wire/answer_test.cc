@@ -212,6 +212,31 @@ TEST(Answer, OfManyMegabytesIsReadInPlace) {
   }
 }
 
+// Long lists of integers are not walked, and are no empty lists for it.
+TEST(Answer, OfIntegersInPlaceOfChoicesIsRefused) {
+  const std::string many = fmt::format("[{}]", fmt::join(std::vector<int>(600, 3), ","));
+  for (const std::string& json : {many, "[" + many + "]", R"({"choices":)" + many + "}"}) {
+    const Error error = refusal(json, {.asked = false});
+    EXPECT_EQ(error.code, ErrorCode::kCorruptData) << json.substr(0, 20);
+    EXPECT_THAT(error.message, HasSubstr("answer: character ")) << json.substr(0, 20);
+  }
+  const std::string spaces(2000, ' ');
+  EXPECT_EQ(read(R"({"choices":[)" + spaces + "]}", {.asked = false}).size(), 0u);
+  EXPECT_EQ(read(R"({"choices":[{}],"tokens":)" + many + "}", {.asked = false}).size(), 1u);
+}
+
+TEST(Answer, ChoicesThatSayNothingStandInOrder) {
+  const std::vector<AnswerChoice> choices =
+      read(fmt::format(R"({{"choices":[{{}},{{}},{{"routed_experts":{}}},{{}},{{"index":9}},{{}}]}})",
+                       quoted(some_routes(), Dialect::kVllm)),
+           {.asked = false});
+  ASSERT_EQ(choices.size(), 6u);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    EXPECT_EQ(choices[i].index, i == 4 ? 9 : static_cast<int64_t>(i));
+    EXPECT_EQ(choices[i].routes.has_value(), i == 2) << i;
+  }
+}
+
 TEST(Answer, RefusesWhatIsNoAnswer) {
   for (const std::string_view text : {"",
                                       "{",

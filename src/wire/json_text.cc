@@ -12,6 +12,7 @@ namespace {
 
 // Longer than any key, name or number.
 constexpr size_t kLong = 1 << 10;
+constexpr std::string_view kSpaces = " \t\n\r";
 
 // Where the string ends whose first character is at `begin`: at its closing quote, or npos.
 size_t end_of_string(std::string_view text, size_t begin) {
@@ -36,14 +37,17 @@ constexpr std::array<int8_t, 256> kListCharacters = [] {
   return table;
 }();
 
-// The inside of the list whose opening bracket is at `open`; empty if it holds anything but integers.
+// The inside of the list whose opening bracket is at `open`; empty if it holds anything but integers, or
+// none.
 std::string_view inside_of_list(std::string_view text, size_t open) {
   int64_t depth = 0;
   for (size_t at = open; at < text.size(); ++at) {
     const int8_t step = kListCharacters[static_cast<unsigned char>(text[at])];
     if (step == 2) return {};
     depth += step;
-    if (depth == 0) return text.substr(open + 1, at - open - 1);
+    if (depth > 0) continue;
+    const std::string_view inside = text.substr(open + 1, at - open - 1);
+    return inside.find_first_not_of(kSpaces) == std::string_view::npos ? std::string_view() : inside;
   }
   return {};
 }
@@ -93,7 +97,8 @@ void JsonText::keep_between_strings(std::string_view part) {
       open == std::string_view::npos ? std::string_view() : inside_of_list(part, open);
   if (inside.size() < kLong) return keep(part);
   keep(part.substr(0, open + 1));
-  cut(inside);
+  keep("0");
+  cut(inside.substr(1));
   keep(part.substr(open + 1 + inside.size()));
 }
 
@@ -129,7 +134,7 @@ Result<std::string_view> JsonText::take(json::value& value) {
     raw = value.raw_json_token();
   }
   // simdjson counts the white space behind a value among it.
-  while (!raw.empty() && std::string_view(" \t\n\r").find(raw.back()) != std::string_view::npos) {
+  while (!raw.empty() && kSpaces.find(raw.back()) != std::string_view::npos) {
     raw.remove_suffix(1);
   }
   if (raw.empty()) return unexpected("a value", position_of(raw.data()));

@@ -2,7 +2,7 @@
 // that it would copy and index for nothing.
 //
 // They are cut out between their quotes or brackets, simdjson walks the rest, and whatever it points at is
-// given back as a place in the caller's text.
+// given back as a place in the caller's text. Of a list an integer stays, so that it is none of no elements.
 #pragma once
 
 #include <simdjson.h>
