@@ -1,7 +1,6 @@
 #include "page_data.h"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -186,8 +185,9 @@ std::vector<VersionSpan> version_spans(const Comparison& comparison) {
   const auto first =
       std::ranges::find_if(by_version, [](const auto& entry) { return entry.first.has_value(); });
   if (first == by_version.end()) return {};
-  const uint64_t covered = uint64_t{*by_version.rbegin()->first} - *first->first + 1;
-  const auto width = static_cast<uint32_t>(std::bit_ceil((covered + kMostWindows - 1) / kMostWindows));
+  uint32_t width = 1;
+  // Spans begin at multiples of their width.
+  while (*by_version.rbegin()->first / width - *first->first / width >= kMostWindows) width *= 2;
   std::vector<VersionSpan> spans;
   for (const auto& [version, sums] : by_version) {
     const auto start = version ? std::optional<uint32_t>(*version / width * width) : std::nullopt;

@@ -128,6 +128,22 @@ TEST(Report, TakesVersionsTogetherWhenThereAreMany) {
   EXPECT_THAT(page, HasSubstr("[1196,1199,[12,"));
 }
 
+// 128 versions from an odd one on would be 65 spans of two.
+TEST(Report, ShowsNoMoreSpansOfVersionsThanWindows) {
+  ReportData data = two_records();
+  data.comparison->by_version.clear();
+  for (uint32_t version = 1; version <= 128; ++version) {
+    data.comparison->by_version[{version, {}}] = {.num_rows = 1};
+  }
+  std::string page = page_of(data);
+  EXPECT_THAT(page, HasSubstr("\"by_version\":[[0,3,[3,"));
+  EXPECT_THAT(page, HasSubstr("[128,131,[1,"));
+  data.comparison->by_version.erase({128, {}});
+  page = page_of(data);
+  EXPECT_THAT(page, HasSubstr("\"by_version\":[[0,1,[1,"));
+  EXPECT_THAT(page, HasSubstr("[126,127,[2,"));
+}
+
 // Markup in names, ids and texts.
 TEST(Report, ShowsTextsFromOutsideAsText) {
   const std::string run = "</script><script>alert(1)</script><!--";
