@@ -339,6 +339,7 @@ Routes read(const Tape& self, IntArg sequence_arg, OptionalIntArg start_arg, Opt
   const std::optional<int64_t> end = end_arg.get("end");
   return unwrap(long_call(kLongCallBytes, [&]() -> Result<Routes> {
     if (!start && !end && layers.empty()) return self.read(sequence);
+    if (start && end) return self.read(sequence, *start, *end, layers);
     MOETAPE_ASSIGN(const TapeEntry span, self.entry(sequence));
     return self.read(sequence, start.value_or(span.start), end.value_or(span.end), layers);
   }));

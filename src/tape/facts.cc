@@ -16,7 +16,7 @@ void clear_unused(std::vector<std::byte>& bits, int64_t count) {
 
 }  // namespace
 
-int64_t Facts::num_missing() const {
+int64_t Facts::count_missing() const {
   int64_t num_valid = 0;
   for (const std::byte bits : valid) num_valid += std::popcount(std::to_integer<unsigned>(bits));
   return num_rows() - num_valid;
@@ -24,9 +24,11 @@ int64_t Facts::num_missing() const {
 
 std::vector<VersionRun> Facts::versions(int64_t from, int64_t to) const {
   std::vector<VersionRun> versions;
-  for (const VersionRun& run : runs) {
-    const VersionRun cut{std::max(from, run.start - first_row + start),
-                         std::min(to, run.end - first_row + start), run.version};
+  const int64_t position_of_row_0 = start - first_row;  // of the tape
+  const auto first = std::ranges::upper_bound(runs, from - position_of_row_0, {}, &VersionRun::end);
+  for (auto run = first; run != runs.end() && run->start + position_of_row_0 < to; ++run) {
+    const VersionRun cut{std::max(from, run->start + position_of_row_0),
+                         std::min(to, run->end + position_of_row_0), run->version};
     if (cut.start < cut.end) versions.push_back(cut);
   }
   return versions;

@@ -22,13 +22,14 @@ struct Facts {
   std::string_view id = {};
   std::string_view meta = {};
   std::vector<std::byte> valid = {};  // bits, row 0 of the sequence in bit 0
+  int64_t num_missing = 0;            // set where it is read
 
   int64_t num_rows() const { return end_row - first_row; }
   int64_t end() const { return start + num_rows(); }
   bool is_valid(int64_t row) const {
     return std::to_integer<int>(valid[static_cast<size_t>(row / 8)] >> (row % 8)) % 2 != 0;
   }
-  int64_t num_missing() const;
+  int64_t count_missing() const;
   // Runs in positions, cut to [from, to).
   std::vector<VersionRun> versions(int64_t from, int64_t to) const;
 };

@@ -274,8 +274,29 @@ Result<std::vector<VersionRun>> FileReader::runs(int64_t sequence, const Facts& 
   return runs;
 }
 
-Result<Facts> FileReader::facts(int64_t sequence) const {
+Result<std::shared_ptr<const Facts>> FileReader::facts(int64_t sequence) const {
+  using Shared = Result<std::shared_ptr<const Facts>>;
   MOETAPE_TRY(check_size());
+  {
+    const std::lock_guard lock(last_mutex_);
+    if (last_sequence_ == sequence) return last_facts_;
+  }
+  return guard_memory(name_, [&]() -> Shared {
+    MOETAPE_ASSIGN(Facts gathered, gather_facts(sequence));
+    auto facts = std::make_shared<const Facts>(std::move(gathered));
+    const std::lock_guard lock(last_mutex_);
+    last_sequence_ = sequence;
+    last_facts_ = facts;
+    return facts;
+  });
+}
+
+Result<Facts> FileReader::read_facts(int64_t sequence) const {
+  MOETAPE_TRY(check_size());
+  return guard_memory(name_, [&] { return gather_facts(sequence); });
+}
+
+Result<Facts> FileReader::gather_facts(int64_t sequence) const {
   Facts facts;
   MOETAPE_ASSIGN(const auto rows, part(sequence, kOffsets, num_rows()));
   std::tie(facts.first_row, facts.end_row) = rows;
@@ -300,6 +321,7 @@ Result<Facts> FileReader::facts(int64_t sequence) const {
   facts.valid = valid.there ? take_bits({valid.data, static_cast<size_t>(valid.size)}, facts.first_row,
                                         facts.num_rows())
                             : all_ones(facts.num_rows());
+  facts.num_missing = facts.count_missing();
 
   const uint64_t expected = small(kSequenceChecksums).at<uint64_t>(sequence);
   if (const uint64_t found = checksum(facts); !same_checksum(found, expected)) {
@@ -321,7 +343,7 @@ Result<Facts> FileReader::facts(int64_t sequence) const {
   if (facts.token_offset < -1 || (facts.token_offset >= 0 && facts.token_offset > most_tokens)) {
     return damaged(sequence, "token_offsets: expected -1 to {}, got {}", most_tokens, facts.token_offset);
   }
-  for (const VersionRun& run : facts.num_missing() > 0 ? facts.runs : std::vector<VersionRun>()) {
+  for (const VersionRun& run : facts.num_missing > 0 ? facts.runs : std::vector<VersionRun>()) {
     for (int64_t row = run.start; row < run.end; ++row) {
       if (!facts.is_valid(row - facts.first_row)) {
         return damaged(sequence, "row {}: expected a row that is there under version {}, got a missing one",
@@ -392,7 +414,7 @@ std::vector<Error> FileReader::check_between() const {
   int64_t num_runs = 0;
   int64_t num_tokens = 0;
   for (int64_t sequence = 0; sequence < num_sequences(); ++sequence) {
-    const Result<Facts> facts = this->facts(sequence);
+    const Result<Facts> facts = read_facts(sequence);
     if (!facts) return errors;  // which is an error of the sequence, and makes the sums meaningless
     num_runs += std::ssize(facts->runs);
     if (facts->token_offset < 0) continue;

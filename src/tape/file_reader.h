@@ -1,4 +1,4 @@
-// FileReader: one file of a tape, or the bytes of one. Immutable; any thread.
+// FileReader: one file of a tape, or the bytes of one. Immutable to its users; any thread.
 //
 // Opening looks at the header and at the ends of the offsets only; all else is checked when it is used, and
 // nothing that the bytes say is relied on before.
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,8 +49,11 @@ class FileReader {
   // The file is as long as when it was opened.
   Status check_size() const;
 
-  // What is said of a sequence, checked; its texts are views of the tape.
-  Result<Facts> facts(int64_t sequence) const;
+  // What is said of a sequence, checked; its texts are views of the tape. The last one is kept: it costs what
+  // the sequence holds, however few of its rows are wanted.
+  Result<std::shared_ptr<const Facts>> facts(int64_t sequence) const;
+  // The same, not kept: for whoever goes through all of them.
+  Result<Facts> read_facts(int64_t sequence) const;
 
   // Columns of checksums: the groups of ids, the tokens, the channels.
   int64_t token_column() const { return std::ssize(groups_); }
@@ -99,6 +103,7 @@ class FileReader {
 
   Result<std::pair<int64_t, int64_t>> part(int64_t sequence, SmallTensor offsets, int64_t limit) const;
   Result<std::vector<VersionRun>> runs(int64_t sequence, const Facts& facts) const;
+  Result<Facts> gather_facts(int64_t sequence) const;
   template <class... Args>
   Failure damaged(int64_t sequence, fmt::format_string<Args...> format, Args&&... args) const;
 
@@ -114,6 +119,9 @@ class FileReader {
   int64_t data_begin_ = 0;
   std::vector<Tensor> row_tensors_;  // groups, then channels
   std::array<Tensor, kNumSmallTensors> small_;
+  mutable std::mutex last_mutex_;
+  mutable int64_t last_sequence_ = -1;
+  mutable std::shared_ptr<const Facts> last_facts_;
 };
 
 }  // namespace moetape::inline v0::tape

@@ -25,7 +25,7 @@ class SequenceReader {
                                        std::span<const int32_t> layers);
 
   const RouteSpec& spec() const { return spec_; }
-  const Facts& facts() const { return facts_; }
+  const Facts& facts() const { return *facts_; }
 
   // Rows [first, end) of the sequence.
   Result<Routes> read(int64_t first, int64_t end);
@@ -35,12 +35,13 @@ class SequenceReader {
   Result<std::vector<int32_t>> tokens(int64_t first, int64_t end) const;
 
  private:
-  SequenceReader(std::shared_ptr<const FileReader> file, int64_t sequence, RouteSpec spec, Facts facts)
+  SequenceReader(std::shared_ptr<const FileReader> file, int64_t sequence, RouteSpec spec,
+                 std::shared_ptr<const Facts> facts)
       : file_(std::move(file)),
         sequence_(sequence),
         spec_(std::move(spec)),
         facts_(std::move(facts)),
-        any_missing_(facts_.num_missing() > 0) {}
+        any_missing_(facts_->num_missing > 0) {}
 
   // A tensor of which something is wanted.
   struct Part {
@@ -60,7 +61,7 @@ class SequenceReader {
   std::shared_ptr<const FileReader> file_;
   int64_t sequence_;
   RouteSpec spec_;
-  Facts facts_;
+  std::shared_ptr<const Facts> facts_;
   bool any_missing_;
   std::vector<Part> parts_;
   std::vector<std::byte> scratch_;

@@ -102,7 +102,7 @@ const Tape::Impl::Names& Tape::Impl::names() const {
     Names names;
     for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
       const Result<Place> found = place(sequence);
-      const Result<Facts> facts = found->file->facts(found->sequence);
+      const Result<Facts> facts = found->file->read_facts(found->sequence);
       if (facts) {
         names.by_hash.emplace_back(tape::Checksum::of(std::as_bytes(std::span(facts->id))), sequence);
       } else if (names.num_damaged++ == 0) {
@@ -143,14 +143,14 @@ std::span<const TapeFile> Tape::files() const { return impl_->file_list_; }
 Result<TapeEntry> Tape::entry(int64_t sequence) const {
   MOETAPE_ASSIGN(const Impl::Place place, impl_->place(sequence));
   return guard_memory(impl_->name_, [&]() -> Result<TapeEntry> {
-    MOETAPE_ASSIGN(const Facts facts, place.file->facts(place.sequence));
-    return TapeEntry{.id = std::string(facts.id),
-                     .meta = std::string(facts.meta),
-                     .start = facts.start,
-                     .end = facts.end(),
-                     .num_missing = facts.num_missing(),
-                     .has_tokens = facts.token_offset >= 0,
-                     .versions = facts.versions(facts.start, facts.end())};
+    MOETAPE_ASSIGN(const std::shared_ptr<const Facts> facts, place.file->facts(place.sequence));
+    return TapeEntry{.id = std::string(facts->id),
+                     .meta = std::string(facts->meta),
+                     .start = facts->start,
+                     .end = facts->end(),
+                     .num_missing = facts->num_missing,
+                     .has_tokens = facts->token_offset >= 0,
+                     .versions = facts->versions(facts->start, facts->end())};
   });
 }
 

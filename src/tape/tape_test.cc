@@ -236,6 +236,34 @@ TEST(Tape, AnyPositionsAndLayersCanBeRead) {
   }
 }
 
+// A version for each row, and sequences by turns.
+TEST(Tape, SlicesOfManyRunsHoldTheirOwn) {
+  const RouteSpec spec = make_spec({.layers = {0}, .top_k = 1, .num_experts = 8});
+  constexpr int64_t kNumRows = 2000;
+  std::vector<Routes> routes;
+  for (const int64_t start : {0, 7}) {
+    RoutesBuilder builder = value_of(RoutesBuilder::create(spec, start, kNumRows));
+    std::fill_n(builder.ids(), kNumRows, std::byte{3});
+    for (int64_t row = 0; row < kNumRows; ++row) {
+      builder.reasons()[row] = row % 5 == 4 ? Reason::kNotSent : Reason::kValid;
+      if (row % 5 == 4) builder.ids()[row] = std::byte{0};
+      builder.add_version(row, 1, static_cast<uint32_t>(row + start));
+    }
+    routes.push_back(std::move(builder).finish());
+  }
+  const Tape tape = value_of(Tape::from_bytes(value_of(tape_bytes(spec, routes))));
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 200; ++i) {
+    const auto sequence = static_cast<int64_t>(random() % 2);
+    const Routes& whole = routes[static_cast<size_t>(sequence)];
+    const int64_t start = whole.start() + static_cast<int64_t>(random() % kNumRows);
+    const int64_t end = start + static_cast<int64_t>(random()) % (whole.end() - start + 1) * (i % 10 == 0);
+    const int64_t last = std::clamp(end + i % 7, start, whole.end());
+    EXPECT_EQ(value_of(tape.read(sequence, start, last)), value_of(whole.slice(start, last)))
+        << sequence << " " << start << " " << last;
+  }
+}
+
 TEST(Tape, RowsCanBePulledInAnyPieces) {
   const RouteSpec spec = make_spec({.layers = {0, 1, 2}, .top_k = 2, .num_experts = 32});
   const Routes routes = tell(spec, {.start = 3, .num_rows = 2500, .missing = true}, 5);
