@@ -26,11 +26,16 @@ class MappedFile {
 
   // kCorruptData if the file is shorter now than what is mapped.
   Status check_size() const;
+  // Gives the file descriptor back, of which a process has few, before the file is shared. From then on a cut
+  // is found only while the file has the path that it was opened by.
+  void close_descriptor();
 
  private:
   MappedFile(std::string path, int file) : path_(std::move(path)), file_(file) {}
   std::string path_;
-  int file_;
+  int file_;  // -1 when closed
+  uint64_t device_ = 0;
+  uint64_t inode_ = 0;
   std::byte* data_ = nullptr;
   int64_t size_ = 0;
 };

@@ -56,6 +56,20 @@ TEST_F(MappedFileTest, AFileThatWasCutIsTold) {
   expect_error(file->check_size(), ErrorCode::kCorruptData, "expected 8 bytes, as when it was opened, got 5");
 }
 
+TEST_F(MappedFileTest, WithoutADescriptorACutIsToldByThePath) {
+  const std::string path = write("file", "expert 0");
+  const auto file = value_of(MappedFile::open(path));
+  file->close_descriptor();
+  EXPECT_EQ(std::memcmp(file->data(), "expert 0", 8), 0);
+  expect_ok(file->check_size());
+  fs::resize_file(path, 5);
+  expect_error(file->check_size(), ErrorCode::kCorruptData, "expected 8 bytes, as when it was opened, got 5");
+  fs::rename(path, folder_ / "elsewhere");
+  expect_ok(file->check_size());
+  write("file", "another");
+  expect_ok(file->check_size());
+}
+
 TEST_F(MappedFileTest, WhatIsNoFileIsRefused) {
   expect_error(MappedFile::open(folder_ / "none"), ErrorCode::kIo, "none: cannot be opened: No such file");
   expect_error(MappedFile::open(folder_), ErrorCode::kInvalidArgument,

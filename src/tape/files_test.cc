@@ -374,6 +374,33 @@ TEST_F(TapeShards, ASequenceThatIsLargerThanAFileHasItsOwn) {
   EXPECT_EQ(names().size(), 4u);
 }
 
+// More than a process may have open.
+TEST_F(TapeShards, MoreThanAProcessMayHaveOpenAreWrittenAndRead) {
+  constexpr int kNumShards = 100;
+  const int code = in_child([&] {
+    const rlimit limit{80, 80};
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+    auto writer = TapeWriter::create(path("run.tape"), small_spec(), {.max_file_bytes = 1});
+    if (!writer) return 2;
+    for (int i = 0; i < kNumShards; ++i) {
+      if (!writer->append(rows(2, static_cast<uint64_t>(i)))) return 3;
+    }
+    if (!writer->finish()) return 4;
+    const auto tape = Tape::open(path("run.tape"));
+    if (!tape || std::ssize(tape->files()) != kNumShards) return 5;
+    for (int i = 0; i < kNumShards; ++i) {
+      const auto read = tape->read(i);
+      if (!read || *read != rows(2, static_cast<uint64_t>(i))) return 6;
+    }
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+  const Tape tape = value_of(Tape::open(path("run.tape")));
+  fs::resize_file(tape.files()[70].path, 100);
+  expect_error(tape.read(70), ErrorCode::kCorruptData, "as when it was opened, got 100");
+  EXPECT_TRUE(tape.read(69));
+}
+
 TEST_F(TapeShards, WhatFitsOneFileIsOneFile) {
   write_tape(path("run.tape"), {rows(10), rows(20)}, {.max_file_bytes = 100'000});
   EXPECT_THAT(names(), ElementsAre("run.tape"));

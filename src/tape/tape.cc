@@ -36,6 +36,9 @@ Status check_shard(const tape::Shard& shard, const FileReader& file, const FileR
               file.name(), first.name());
 }
 
+// More files are not held open: a process may have some thousand.
+constexpr size_t kMostDescriptors = 64;
+
 // The files that an index names, which stand beside it.
 Result<std::vector<std::shared_ptr<const FileReader>>> open_shards(const std::string& path,
                                                                    std::span<const std::byte> bytes) {
@@ -45,6 +48,7 @@ Result<std::vector<std::shared_ptr<const FileReader>>> open_shards(const std::st
   for (const tape::Shard& shard : index.shards) {
     const std::string shard_path = target.folder + "/" + shard.file;
     MOETAPE_ASSIGN(std::shared_ptr<MappedFile> file, tape::map_file(shard_path));
+    if (index.shards.size() > kMostDescriptors) file->close_descriptor();
     MOETAPE_ASSIGN(files.emplace_back(), FileReader::open(shard_path, std::move(file)));
     MOETAPE_TRY(check_shard(shard, *files.back(), *files.front()));
   }
