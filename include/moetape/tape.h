@@ -108,6 +108,8 @@ class Tape {
   // The same bytes from elsewhere; `name` stands for the path in errors. Nothing is copied.
   static Result<Tape> from_bytes(Buffer bytes, std::string name = "tape");
 
+  // The path that it was opened by, of an index that of the index; or the name of its bytes.
+  const std::string& name() const;
   const RouteSpec& spec() const;
   int64_t num_sequences() const;
   int64_t num_rows() const;

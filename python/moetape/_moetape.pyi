@@ -907,6 +907,12 @@ class Tape:
         """
 
     @property
+    def name(self) -> str:
+        """
+        The path that it was opened by (of an index that of the index), or the name of its bytes.
+        """
+
+    @property
     def spec(self) -> RouteSpec:
         """The RouteSpec."""
 

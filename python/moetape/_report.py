@@ -59,7 +59,7 @@ def _page(
 
 
 def _name(record: Record, default: str) -> str:
-    return (Path(record.files[0].path).name or default) if isinstance(record, Tape) else default
+    return Path(record.name).name if isinstance(record, Tape) and record.files[0].path else default
 
 
 def _stats(record: Record) -> Stats:

@@ -351,6 +351,7 @@ TEST_F(TapeShards, WhatDoesNotFitOneFileGoesToSeveral) {
   EXPECT_EQ(found.back(), "run.tape");
 
   const Tape tape = value_of(Tape::open(path("run.tape")));
+  EXPECT_EQ(tape.name(), path("run.tape"));
   EXPECT_EQ(tape.num_sequences(), 20);
   EXPECT_EQ(tape.files().size(), found.size() - 1);
   for (const TapeFile& file : tape.files()) EXPECT_LE(file.num_bytes, kMost);

@@ -138,6 +138,7 @@ Result<Tape> Tape::from_bytes(Buffer bytes, std::string name) {
   return Tape(std::make_shared<const Impl>(std::move(name), std::vector{std::move(file)}));
 }
 
+const std::string& Tape::name() const { return impl_->name_; }
 const RouteSpec& Tape::spec() const { return impl_->first().description().spec; }
 int64_t Tape::num_sequences() const { return impl_->num_sequences_; }
 int64_t Tape::num_rows() const { return impl_->num_rows_; }

@@ -67,6 +67,16 @@ def test_routes_make_a_page_too(tmp_path: Path) -> None:
     assert data["comparison"]["total"][0] == 20
 
 
+def test_a_tape_of_several_files_has_the_name_of_its_index(tmp_path: Path) -> None:
+    for name in ("rollout.tape", "training.tape"):
+        mt.save(tmp_path / name, [routes(0), routes(1)], max_file_bytes=1)
+    tapes = [mt.open(tmp_path / name) for name in ("rollout.tape", "training.tape")]
+    assert len(tapes[0].files) == 2
+    mt.report(tmp_path / "report.html", *tapes)
+    names = [record["name"] for record in data_in(tmp_path / "report.html")["records"]]
+    assert names == ["rollout.tape", "training.tape"]
+
+
 def test_tapes_without_a_sequence_make_a_page(tmp_path: Path) -> None:
     with mt.TapeWriter(tmp_path / "empty.tape", SPEC):
         pass
