@@ -32,7 +32,12 @@ def on_ranks(world: int, *modules: str, versions: list[str] = VERSIONS) -> pytes
 
 
 @on_ranks(
-    1, "megatron_one_rank_tests", "megatron_policy_tests", "megatron_refusal_tests", "megatron_names_tests"
+    1,
+    "megatron_one_rank_tests",
+    "megatron_policy_tests",
+    "megatron_refusal_tests",
+    "megatron_names_tests",
+    "megatron_device_tests",
 )
 def test_on_one_rank(version: str, world: int, modules: tuple[str, ...], name: str) -> None:
     check(version, world, modules, name)
