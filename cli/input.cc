@@ -117,8 +117,10 @@ std::map<int32_t, std::string> excluded_of(const ParsedJson& json, const std::st
 RouteSpec spec_from_fields(const ParsedJson& json, const std::string& place) {
   RouteSpecFields fields;
   std::string fingerprint;
-  for (const auto& [name, value] : json.items()) {
-    const auto number = [&, &name = name, &value = value] { return int32_of(value, name, place); };
+  for (const auto& item : json.items()) {
+    const std::string& name = item.key();
+    const ParsedJson& value = item.value();
+    const auto number = [&] { return int32_of(value, name, place); };
     if (name == "stack") {
       fields.stack = text_of(value, name, place);
     } else if (name == "layers") {
