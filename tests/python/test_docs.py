@@ -27,7 +27,7 @@ def test_the_python_quickstart_runs() -> None:
     assert "{'unwritten': 1}" in run.stdout
 
 
-@pytest.mark.parametrize("page", ["compare.md", "diagnose.md", "lightllm.md", "replay.md"])
+@pytest.mark.parametrize("page", ["compare.md", "diagnose.md", "lightllm.md", "metrics.md", "replay.md"])
 def test_the_pages_print_what_they_say(page: str, tmp_path: Path) -> None:
     [example] = code_blocks(f"docs/{page}", "python")
     run = subprocess.run(
