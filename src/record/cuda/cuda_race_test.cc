@@ -1,6 +1,7 @@
 // Delayed kernels, tickets, cutoffs and lanes beside readers: the streams of the simulated device are
 // threads. Run under ThreadSanitizer in `make test`.
 #include <atomic>
+#include <barrier>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -157,6 +158,71 @@ TEST_P(CudaRace, GraphsAreReplayedBesideTicketsOfOtherThreads) {
     const Routes routes = value_of(store->read(Slots(slots)));
     EXPECT_TRUE(routes.complete());
     EXPECT_EQ(routes.row(0)[0], static_cast<std::byte>(round));
+  }
+  stop = true;
+  reader.join();
+}
+
+// Ranks of one machine: each has its device and its recorder, the store's memory is everybody's.
+TEST_P(CudaRace, RanksWithADeviceEachWriteOneStoreAtOnce) {
+  constexpr int kRanks = 3;
+  constexpr int64_t kRounds = 40;
+  constexpr int64_t kRows = 32;
+  make(1);  // the store
+  std::atomic<bool> stop = false;
+  std::thread reader([&] { read_rows(*store, stop); });
+  std::barrier scheduler(kRanks);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto own = std::make_shared<SimulatedDevice>(Mode::kThreads, 1 + rank);
+      RecorderOptions options = {.max_rows = kRanks * kRows};
+      options.cuda.emplace().path = GetParam();
+      const auto recorder_of_rank = value_of(make_simulated(store, options, own));
+      const StreamHandle forward = own->make_stream();
+      const Layout layout = Layout::dp_concat({kRows, kRows, kRows}, rank);
+      // All see the whole batch. Every few rounds the ranks change their slots, when what was written there
+      // has landed: so engines order it.
+      for (int64_t round = 0; round < kRounds; ++round) {
+        const auto slots = slots_from((rank + round / 5) % kRanks * kRows, kRows);
+        const IdsView ids = on_device(*own, Ids(kRanks * kRows, {round, round + 1}), 2);
+        expect_ok(recorder_of_rank->begin(0, forward));
+        expect_ok(recorder_of_rank->capture_all(ids, 0, kLayers, 0, forward));
+        const CommitOptions how = {.step = round + 1, .stream = forward};
+        const Ticket ticket = value_of(recorder_of_rank->commit(Slots(slots), layout, how));
+        if (round % 5 != 4) continue;
+        expect_ok(ticket.wait());
+        EXPECT_EQ(ticket.report().num_kept, kRows);
+        scheduler.arrive_and_wait();
+      }
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  stop = true;
+  reader.join();
+  EXPECT_THAT(shown(*store, slots_from(0, kRanks * kRows)),
+              testing::Each(testing::StartsWith("39 40 39 40")));
+}
+
+TEST_P(CudaRace, MovesGoOnBesideLanesWhoseTicketsNobodyAsks) {
+  make(1);
+  const StreamHandle forward = device->make_stream();
+  std::atomic<bool> stop = false;
+  std::thread reader([&] { read_rows(*store, stop); });
+  const auto slots = slots_from(0, 32);
+  const auto targets = slots_from(64, 32);
+  for (int64_t round = 0; round < 40; ++round) {
+    const IdsView ids = on_device(*device, Ids(32, {round, round + 1}), 2);
+    expect_ok(recorder->begin(0, forward));
+    expect_ok(recorder->capture_all(ids, 0, kLayers, 0, forward));
+    if (round % 4 == 3) {  // a step that is given up
+      value_of(recorder->prepare(Slots(slots), Layout::whole(), {.stream = forward}));
+      expect_ok(recorder->begin(0, forward));
+    } else {
+      value_of(recorder->commit(Slots(slots), Layout::whole(), {.stream = forward}));
+    }
+    expect_ok(store->move(Slots(slots), Slots(targets)));
+    EXPECT_EQ(value_of(store->read(Slots(targets))).complete(), round % 4 != 3) << round;
   }
   stop = true;
   reader.join();
