@@ -101,6 +101,24 @@ nb::object truth_bytes(nb::handle object, const char* name) {
   return numpy().attr("ascontiguousarray")(array.attr("astype")("bool")).attr("view")("uint8");
 }
 
+// The capsule of an array on a device whose producer neither waits nor makes another stream wait: whoever
+// hands it on orders the work. Nothing where it gives none.
+nb::object without_waiting(nb::handle object) {
+  using namespace nb::literals;
+  constexpr int kNoSynchronization = -1;
+  const auto ask = [&](auto... version) -> nb::object {
+    try {
+      return object.attr("__dlpack__")("stream"_a = kNoSynchronization, version...);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_BufferError) && !error.matches(PyExc_TypeError)) throw;
+      return {};
+    }
+  };
+  nb::object capsule = ask();
+  if (!capsule.is_valid()) capsule = ask("max_version"_a = nb::make_tuple(1, 0));  // read-only ones
+  return capsule;
+}
+
 }  // namespace
 
 Array::Array(nb::handle object, const char* name, Where where) : name_(name), where_(where) {
@@ -213,7 +231,8 @@ void Array::view_dlpack(nb::handle object) {
   // Asked first: the import of another device's array fails without saying so.
   if (!nb::try_cast(nb::object(object.attr("__dlpack_device__")()), device)) raise_no_integers(object);
   require_place(device.first, device.second);
-  if (!nb::try_cast(object, imported_, false)) raise_no_integers(object);
+  const nb::object source = on_device_ ? without_waiting(object) : nb::borrow(object);
+  if (!source.is_valid() || !nb::try_cast(source, imported_, false)) raise_no_integers(object);
   nb::dlpack::dltensor tensor;
   tensor.data = const_cast<void*>(imported_.data());
   tensor.device = {device.first, device.second};

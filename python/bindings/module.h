@@ -10,6 +10,8 @@ void bind_spec(nanobind::module_& m);
 void bind_routes(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
 void bind_store(nanobind::module_& m);
+void bind_ticket_and_report(nanobind::module_& m);  // by bind_recorder, and so is
+void bind_layer_buffer(nanobind::module_& m);
 void bind_recorder(nanobind::module_& m);
 void bind_wire(nanobind::module_& m);
 void bind_output_file(nanobind::module_& m);

@@ -2,9 +2,6 @@
 
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
-#include <array>
-#include <charconv>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -14,6 +11,8 @@
 
 #include "args.h"
 #include "arrays.h"
+#include "device_args.h"
+#include "layer_buffer.h"
 #include "module.h"
 #include "store.h"
 
@@ -101,46 +100,6 @@ std::map<int32_t, IdMap> id_maps_from(nb::handle id_maps) {
 
 struct OptionalIdMapsArg : Arg {
   static constexpr auto kStubName = nb::detail::const_name("dict[int, IdMap] | None");
-};
-
-// "cpu", "cuda", "cuda:1", or a torch.device.
-std::optional<CudaOptions> cuda_options(nb::handle device, StrArg path_arg) {
-  const std::string text = nb::str(device).c_str();
-  const std::string_view path = path_arg.get("commit_path");
-  if (path != "mapped" && path != "packed")
-    raise(ErrorCode::kInvalidArgument, "commit_path: expected mapped or packed, got \"{}\"", path);
-  if (text == "cpu") return std::nullopt;
-  CudaOptions cuda;
-  cuda.path = path == "mapped" ? CommitPath::kMapped : CommitPath::kPacked;
-  const char* end = text.data() + text.size();
-  const bool named = text.starts_with("cuda:");
-  const auto parsed =
-      named ? std::from_chars(text.data() + 5, end, cuda.device) : std::from_chars_result{end, {}};
-  if ((named || text == "cuda") && parsed.ptr == end && parsed.ec == std::errc() && cuda.device >= 0)
-    return cuda;
-  raise(ErrorCode::kInvalidArgument, "device: expected cpu or cuda:N, got \"{}\"", text);
-}
-
-struct DeviceArg : Arg {
-  static constexpr auto kStubName = nb::detail::const_name("object");
-};
-
-struct StreamArg : Arg {
-  static constexpr auto kStubName = nb::detail::const_name("object");
-  StreamHandle get() const {
-    if (object.is_none()) return nullptr;
-    nb::object handle = nb::borrow(object);
-    if (nb::hasattr(object, "cuda_stream")) handle = object.attr("cuda_stream");
-    // The word of an address may stand above what a signed one holds.
-    if (!PyLong_Check(handle.ptr()) || PyBool_Check(handle.ptr()))
-      raise_wrong_type("stream", "an int, an object with cuda_stream, or None", object);
-    const unsigned long long address = PyLong_AsUnsignedLongLong(handle.ptr());
-    if (PyErr_Occurred() != nullptr) {
-      PyErr_Clear();
-      raise(ErrorCode::kOutOfRange, "stream: expected an address, got {}", nb::str(handle).c_str());
-    }
-    return reinterpret_cast<StreamHandle>(address);
-  }
 };
 
 RecorderOptions recorder_options(IntArg max_rows, IntArg lanes, OptionalIdMapsArg id_maps,
@@ -339,64 +298,11 @@ void launch(RecorderHandle& self, IntArg lane_arg, StreamArg stream) {
   unwrap(self.recorder->launch(lane, stream.get()));
 }
 
-struct BufferHandle {
-  LayerBuffer buffer;
-  nb::object recorder;  // whose memory it is
-
-  nb::object exported() const {
-    const std::array<size_t, 2> shape = {static_cast<size_t>(buffer.num_rows),
-                                         static_cast<size_t>(buffer.num_columns)};
-    const nb::dlpack::dtype dtype =
-        buffer.type == IntType::kInt16 ? nb::dtype<int16_t>() : nb::dtype<int32_t>();
-    return nb::cast(nb::ndarray<>(buffer.data, shape.size(), shape.data(), recorder, nullptr, dtype,
-                                  nb::device::cuda::value, buffer.device));
-  }
-  nb::dict array_interface() const {
-    nb::dict result;
-    result["shape"] = nb::make_tuple(buffer.num_rows, buffer.num_columns);
-    result["typestr"] = buffer.type == IntType::kInt16 ? "<i2" : "<i4";
-    result["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(buffer.data), false);
-    result["version"] = 3;
-    result["strides"] = nb::none();
-    return result;
-  }
-};
-
 BufferHandle layer_buffer(nb::object self, IntArg layer, IntArg lane_arg) {
   auto& handle = nb::cast<RecorderHandle&>(self);
   const int lane = lane_arg.as<int>("lane");
   const Busy busy = handle.use(lane);
   return {unwrap(handle.recorder->layer_buffer(layer.as<int32_t>("layer"), lane)), std::move(self)};
-}
-
-void bind_layer_buffer(nb::module_& m) {
-  nb::class_<BufferHandle>(
-      m, "LayerBuffer",
-      "One layer's rows of a lane in device memory, [max_rows, top_k], int16 or int32. At a fixed\n"
-      "address; keeps the recorder alive. torch.from_dlpack(buffer) is a tensor of it.")
-      .def_prop_ro("data_ptr",
-                   [](const BufferHandle& self) { return reinterpret_cast<uintptr_t>(self.buffer.data); })
-      .def_prop_ro(
-          "shape",
-          [](const BufferHandle& self) {
-            return nb::make_tuple(self.buffer.num_rows, self.buffer.num_columns);
-          },
-          nb::sig("def shape(self) -> tuple[int, int]"))
-      .def_prop_ro("dtype",
-                   [](const BufferHandle& self) { return std::string(int_type_name(self.buffer.type)); })
-      .def_prop_ro("device",
-                   [](const BufferHandle& self) { return fmt::format("cuda:{}", self.buffer.device); })
-      .def_prop_ro("__cuda_array_interface__", &BufferHandle::array_interface,
-                   nb::sig("def __cuda_array_interface__(self) -> dict[str, object]"))
-      .def(
-          "__dlpack__",
-          [](const BufferHandle& self, const nb::args& args, const nb::kwargs& kwargs) {
-            return self.exported().attr("__dlpack__")(*args, **kwargs);
-          },
-          nb::sig("def __dlpack__(self, *args: object, **kwargs: object) -> object"))
-      .def(
-          "__dlpack_device__", [](const BufferHandle& self) { return nb::make_tuple(2, self.buffer.device); },
-          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"));
 }
 
 nb::dict counters(const RecorderHandle& self) {
@@ -411,94 +317,6 @@ nb::dict counters(const RecorderHandle& self) {
   result["rows_refused"] = now.rows_refused;
   result["rows_no_slot"] = now.rows_no_slot;
   return result;
-}
-
-nb::str fault_name(RowFault fault) {
-  const std::string_view name = row_fault_name(fault);
-  return nb::str(name.data(), name.size());
-}
-
-nb::dict refused_by_fault(const CommitReport& report) {
-  nb::dict result;
-  for (int i = 0; i < kNumRowFaults; ++i) {
-    const int64_t count = report.num_by_fault[static_cast<size_t>(i)];
-    if (count > 0) result[fault_name(static_cast<RowFault>(i))] = count;
-  }
-  return result;
-}
-
-std::string report_repr(const CommitReport& report) {
-  std::string text = fmt::format("CommitReport(step={}, num_tokens={}, num_kept={}", report.step,
-                                 report.num_tokens, report.num_kept);
-  if (report.num_no_slot > 0) text += fmt::format(", num_no_slot={}", report.num_no_slot);
-  if (report.num_elsewhere > 0) text += fmt::format(", num_elsewhere={}", report.num_elsewhere);
-  if (report.num_out_of_range > 0) text += fmt::format(", num_out_of_range={}", report.num_out_of_range);
-  if (!report.landed) text += ", landed=False";
-  if (report.num_refused > 0) text += fmt::format(", refused={}", nb::repr(refused_by_fault(report)).c_str());
-  return text + ")";
-}
-
-void bind_report(nb::module_& m) {
-  nb::class_<Offender>(m, "Offender", "The first row of a step that was refused. A value.")
-      .def_ro("layer", &Offender::layer, "Global layer; -1 where it is about none.")
-      .def_ro("row", &Offender::row, "Row of the router's batch.")
-      .def_ro("value", &Offender::value, "The id as it came; the slot where it was \"superseded\".")
-      .def_prop_ro(
-          "fault", [](const Offender& self) { return fault_name(self.fault); },
-          "\"negative\", \"too_large\", \"repeated\", \"shared\" (a routed id in a shared column),\n"
-          "\"superseded\" (its slot was written in this or a later step) or, on a device, \"unwritten\".")
-      .def("__repr__", [](const Offender& self) {
-        return fmt::format("Offender(layer={}, row={}, value={}, fault=\"{}\")", self.layer, self.row,
-                           self.value, row_fault_name(self.fault));
-      });
-  nb::class_<CommitReport>(m, "CommitReport", "What a commit did, in tokens. A value.")
-      .def_ro("step", &CommitReport::step)
-      .def_ro("num_tokens", &CommitReport::num_tokens, "That the slots name.")
-      .def_ro("num_kept", &CommitReport::num_kept, "Rows now in the store.")
-      .def_ro("num_refused", &CommitReport::num_refused,
-              "Rows that are missing because of their ids or slot.")
-      .def_ro("num_no_slot", &CommitReport::num_no_slot, "Tokens with slot -1 or the pad slot.")
-      .def_ro("num_elsewhere", &CommitReport::num_elsewhere, "Tokens whose rows another rank has.")
-      .def_ro("num_out_of_range", &CommitReport::num_out_of_range,
-              "Tokens whose slot, given by the device, the store does not have.")
-      .def_ro("landed", &CommitReport::landed,
-              "False while the device is still at it: only step and num_tokens are known.")
-      .def_prop_ro(
-          "unwritten",
-          [](const CommitReport& self) {
-            nb::dict result;
-            for (const UnwrittenLayer& layer : self.unwritten) result[nb::int_(layer.layer)] = layer.num_rows;
-            return result;
-          },
-          nb::sig("def unwritten(self) -> dict[int, int]"), "On a device: rows by layer that nobody wrote.")
-      .def_prop_ro("refused", &refused_by_fault, nb::sig("def refused(self) -> dict[str, int]"),
-                   "Refused rows by fault; empty when none.")
-      .def_prop_ro(
-          "first_offender",
-          [](const CommitReport& self) -> nb::object {
-            return self.first_offender ? nb::cast(*self.first_offender) : nb::none();
-          },
-          nb::sig("def first_offender(self) -> Offender | None"), "The first row that was refused.")
-      .def("__repr__", &report_repr);
-}
-
-void bind_ticket(nb::module_& m) {
-  nb::class_<Ticket>(
-      m, "Ticket",
-      "What a commit gives. On the CPU it is ready at once. Any thread; also when the recorder is gone.")
-      .def_prop_ro("ready", &Ticket::ready, "Whether the rows have landed.")
-      .def(
-          "wait",
-          [](const Ticket& self, SecondsArg timeout) {
-            const std::chrono::milliseconds longest = timeout.get("timeout");
-            Status status = [&] {
-              nb::gil_scoped_release release;
-              return self.wait(longest);
-            }();
-            unwrap(std::move(status));
-          },
-          "timeout"_a = 10.0, "Waits until the rows have landed; TimeoutError after `timeout` seconds.")
-      .def_prop_ro("report", [](const Ticket& self) { return self.report(); }, "The CommitReport.");
 }
 
 void bind_recorder_class(nb::module_& m) {
@@ -555,8 +373,7 @@ void bind_recorder_class(nb::module_& m) {
 }  // namespace
 
 void bind_recorder(nb::module_& m) {
-  bind_report(m);
-  bind_ticket(m);
+  bind_ticket_and_report(m);
   bind_layer_buffer(m);
   bind_recorder_class(m);
 }
