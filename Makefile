@@ -24,6 +24,7 @@ CTEST := ctest --no-tests=error --parallel $(JOBS) --preset
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist loadgroup
 
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc 2>/dev/null | head -n 1)
+GPU_PYTHON ?= $(BIN)/python# for test-gpu: with moetape built for CUDA, and a torch for it
 GPU_TEST := build/gpu-test/tests/gpu/moetape_gpu_test
 
 CXX_FILES = $(shell find include src python/bindings report cli tests fuzz bench examples engines -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null)
@@ -107,6 +108,7 @@ test-cuda: $(if $(NVCC),gpu-test)  ## compile for CUDA where there is nvcc, and 
 
 test-gpu: gpu-test  ## what only a GPU can prove, and the benchmark there, into OUT (bench/results)
 	@tests/gpu/run $(GPU_TEST)
+	@$(GPU_PYTHON) -m pytest -n0 -rs tests/python/test_core_recorder_cuda.py tests/python/test_engine_transformers_cuda.py
 
 asan: setup  ## C++ tests under the address and undefined-behaviour sanitizers
 	@$(CONFIGURE) asan

@@ -88,7 +88,7 @@ class Bench {
     rig_.start_clock(stream_);
     run();
     const double total = rig_.stop_clock(stream_) / replays;
-    if (variant == "none") none_ = total;
+    if (variant == kNoRecording) none_ = total;
     result_.steps.push_back(
         {variant, batch, total, total - none_, graph.num_nodes(), pcie_bytes, host / replays});
   }
@@ -97,7 +97,7 @@ class Bench {
     const auto graph = graph_of([&] {
       for (int32_t layer = 0; layer < kLayers; ++layer) rig_.launch(gate(batch, layer), stream_);
     });
-    time("none", batch, *graph, 0, [] {});
+    time(kNoRecording, batch, *graph, 0, [] {});
   }
 
   void copies(int64_t batch) {
@@ -188,7 +188,7 @@ class Bench {
     };
     rig_.start_clock(stream_);
     for (int i = 0; i < replays; ++i) must(rig_.device()->copy(pinned_.host, buffer_, bytes, stream_));
-    result_.bandwidths.push_back({"pinned copy", batch, gigabytes(rig_.stop_clock(stream_) / replays)});
+    result_.bandwidths.push_back({kPinnedCopy, batch, gigabytes(rig_.stop_clock(stream_) / replays)});
     for (const CommitPath path : kPaths) {
       const auto recorder = recorder_of(path);
       double total = 0;
@@ -205,7 +205,7 @@ class Bench {
         total += rig_.stop_clock(stream_);
         finish(ticket, batch, "commit alone");
       }
-      result_.bandwidths.push_back({path == CommitPath::kMapped ? "commit, mapped" : "commit, packed", batch,
+      result_.bandwidths.push_back({path == CommitPath::kMapped ? kCommitMapped : "commit, packed", batch,
                                     gigabytes(total / replays)});
     }
   }

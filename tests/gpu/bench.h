@@ -8,6 +8,13 @@
 
 namespace moetape::inline v0::cuda {
 
+// Variants that goals are about.
+inline constexpr const char* kNoRecording = "none";
+inline constexpr const char* kOursByLayerBuffer = "ours, layer_buffer, mapped";
+inline constexpr const char* kOursPacked = "ours, layer_buffer, packed";
+inline constexpr const char* kPinnedCopy = "pinned copy";
+inline constexpr const char* kCommitMapped = "commit, mapped";
+
 struct StepTime {
   std::string variant;
   int64_t batch;

@@ -1,6 +1,7 @@
 #include "tests/gpu/checks.h"
 
 #include <deque>
+#include <map>
 
 #include "record/cuda/product.h"
 
@@ -136,6 +137,82 @@ void replay_a_graph(Rig& rig, CommitPath path) {
   require(model.landed(ticket, stream).num_kept == 0, "ids of a replay that nobody prepared were kept");
 }
 
+// Graphs of several sizes in one recorder, and the pieces of a forward as graphs with begin and commit
+// outside.
+void take_turns(Rig& rig, CommitPath path) {
+  constexpr int64_t kMaxRows = 64;
+  Model model(rig, 5, kMaxRows, 1, path);
+  const StreamHandle stream = rig.make_stream();
+  std::map<int64_t, std::unique_ptr<Rig::Graph>> whole, pieces;
+  for (const int64_t size : {64, 16, 4}) {
+    rig.begin_capture(stream);
+    must(model.recorder->begin(0, stream));
+    model.forward(size, stream);
+    must(model.recorder->launch(0, stream));
+    whole[size] = rig.end_capture(stream);
+    rig.begin_capture(stream);
+    model.forward(size, stream);
+    pieces[size] = rig.end_capture(stream);
+  }
+  for (int32_t round = 0; round < 30; ++round) {
+    const int64_t valid = 1 + round * 11 % kMaxRows;
+    const auto size = whole.lower_bound(valid)->first;
+    const Layout layout = Layout::graph_padded(valid, size);
+    const auto slots = range(round, valid);
+    model.set_step(round, stream);
+    must(model.recorder->begin(0, stream));
+    const CommitOptions options = {.step = round + 1, .stream = stream};
+    if (round % 3 == 2) pieces[size]->replay(stream);
+    const Ticket ticket = must(round % 3 == 2 ? model.recorder->commit(Slots(slots), layout, options)
+                                              : model.recorder->prepare(Slots(slots), layout, options));
+    if (round % 3 != 2) whole[size]->replay(stream);
+    const CommitReport report = model.landed(ticket, stream);
+    require(report.num_kept == valid, fmt::format("size {}: kept {} of {}", size, report.num_kept, valid));
+    model.require_rows(slots, round, fmt::format("size {}", size));
+  }
+}
+
+void give_a_step_up(Rig& rig, CommitPath path) {
+  constexpr int64_t kRows = 16;
+  Model model(rig, 3, kRows, 1, path);
+  const StreamHandle stream = rig.make_stream();
+  model.set_step(7, stream);
+  rig.begin_capture(stream);
+  must(model.recorder->begin(0, stream));
+  model.forward(kRows, stream);
+  must(model.recorder->launch(0, stream));
+  const auto graph = rig.end_capture(stream);
+  const auto slots = range(0, kRows);
+  must(model.recorder->begin(0, stream));
+  const Ticket first = must(model.recorder->prepare(Slots(slots), Layout::whole(), {.stream = stream}));
+  graph->replay(stream);
+  must(model.recorder->begin(0, stream));  // it is not over: only the device knows that it was launched
+  require(model.landed(first, stream).num_kept == kRows, "a step that a graph launched was given up");
+  const Ticket given_up = must(model.recorder->prepare(Slots(slots), Layout::whole(), {.stream = stream}));
+  must(model.recorder->begin(0, stream));
+  graph->replay(stream);  // a dummy
+  rig.synchronize(stream);
+  static_cast<void>(given_up.ready());
+  rig.synchronize(stream);
+  const Status over = given_up.wait();
+  require(!over && over.error().code == ErrorCode::kNotCaptured, "a step was not given up");
+  const Routes routes = must(model.store->read(Slots(slots)));
+  for (const Reason reason : routes.reasons())
+    require(reason == Reason::kRefused, "a dummy replay committed a step that was given up");
+}
+
+void move_beside_a_lane(Rig& rig, CommitPath path) {
+  Model model(rig, 3, 8, 1, path);
+  const StreamHandle stream = rig.make_stream();
+  model.set_step(3, stream);
+  must(model.recorder->begin(0, stream));
+  model.forward(8, stream);
+  must(model.recorder->commit(Slots(range(0, 8)), Layout::whole(), {.stream = stream}));
+  rig.synchronize(stream);
+  must(model.store->move(Slots(range(0, 8)), Slots(range(8, 8))));  // nobody asked the ticket
+  model.require_rows(range(8, 8), 3, "moved rows");
+}
+
 // Commits on a stream of their own, behind a delay, while the next forwards go on.
 void overlap_two_streams(Rig& rig, CommitPath path) {  // cases F01 F02
   constexpr int64_t kRows = 32;
@@ -226,6 +303,15 @@ int64_t check_products(Rig& rig, bool reduced) {
 int64_t check_graphs(Rig& rig) {
   for (const CommitPath path : kPaths) replay_a_graph(rig, path);
   return 200;
+}
+
+int64_t check_given_up(Rig& rig) {
+  for (const CommitPath path : kPaths) {
+    take_turns(rig, path);
+    give_a_step_up(rig, path);
+    move_beside_a_lane(rig, path);
+  }
+  return 6;
 }
 
 int64_t check_overlap(Rig& rig) {

@@ -1,6 +1,8 @@
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <stdexcept>
+#include <thread>
 
 #include "tests/gpu/rig.h"
 
@@ -22,6 +24,18 @@ __global__ void spin_kernel(int64_t cycles) {
   const int64_t start = clock64();
   while (clock64() - start < cycles) {
   }
+}
+
+// Of the calling thread, as the driver sees it.
+bool has_context() {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  check(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &found, CUDART_VERSION, cudaEnableDefault,
+                                         &result));
+  CUcontext current = nullptr;
+  if (found == nullptr || reinterpret_cast<decltype(&cuCtxGetCurrent)>(found)(&current) != CUDA_SUCCESS)
+    throw std::runtime_error("the driver does not say which context is current");
+  return current != nullptr;
 }
 
 cudaStream_t stream_of(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
@@ -60,6 +74,7 @@ class CudaRig final : public Rig {
     check(cudaGetLastError());
   }
   void synchronize(StreamHandle stream) override { check(cudaStreamSynchronize(stream_of(stream))); }
+  int64_t check_manners() override;
   void launch(const GateArgs& args, StreamHandle stream) override { run(args, stream); }
   void launch(const CopyLayerArgs& args, StreamHandle stream) override { run(args, stream); }
   void launch(const ScatterArgs& args, StreamHandle stream) override { run(args, stream); }
@@ -103,6 +118,80 @@ class CudaRig final : public Rig {
   cudaEvent_t start_ = nullptr;
   cudaEvent_t stop_ = nullptr;
 };
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+template <class T>
+void require_refused(const Result<T>& result, const char* what) {
+  require(!result && result.error().code == ErrorCode::kInvalidArgument, what);
+}
+
+int64_t CudaRig::check_manners() {
+  const StreamHandle stream = make_stream();
+  const auto memory = device_->allocate(4096);
+  require(memory.has_value(), "no memory");
+
+  PoisonArgs poison = {};
+  poison.shape.num_layers = 1;
+  poison.shape.top_k = 8;
+  poison.shape.lane_id_bytes = 2;
+  poison.shape.max_rows = 16;
+  poison.lane = *memory;
+  poison.num_rows = 16;
+  const auto event = device_->create_event();
+  require(event.has_value(), "no event");
+
+  // An older error of the application is neither taken for ours nor taken away.
+  delay(stream);
+  static_cast<void>(cudaSetDevice(-1));
+  const cudaError_t older = cudaPeekAtLastError();
+  require(older != cudaSuccess, "no error to leave alone");
+  require(device_->launch(poison, stream).has_value(), "the application's error was taken for ours");
+  require(device_->record(*event, stream).has_value(), "the event was not recorded");
+  require(device_->is_done(*event).has_value(), "looking at an event failed");
+  require(cudaGetLastError() == older, "the application's last error is another");
+
+  // A capture of this thread in the strictest mode goes on beside creation, looks and destruction.
+  check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeGlobal));
+  const auto second = device_->allocate(4096);
+  const auto pinned = device_->allocate_pinned(4096);
+  const auto own = device_->create_stream();
+  const auto beside = device_->create_event();
+  require(second && pinned && own && beside, "nothing can be created beside a capture");
+  require(device_->copy(*second, pinned->host, 64, *own) && device_->record(*beside, *own) &&
+              device_->synchronize(*beside),
+          "a stream of our own stands still beside a capture");
+  require(device_->is_done(*event).has_value(), "looking at an event failed beside a capture");
+  require(device_->launch(poison, stream).has_value(), "the kernels were not loaded beforehand");
+  device_->destroy_event(*beside);
+  device_->destroy_stream(*own);
+  device_->free_pinned(pinned->host);
+  device_->free(*second);
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream_of(stream), &graph));  // fails where any of it has ended the capture
+  check(cudaGraphDestroy(graph));
+
+  // A thread that never saw a device has no context behind our calls.
+  bool clean = false;
+  std::thread fresh([&] {
+    static_cast<void>(device_->is_done(*event));
+    static_cast<void>(device_->check_memory(*memory, 16, "memory"));
+    clean = !has_context();
+  });
+  fresh.join();
+  require(clean, "our calls left a context in a thread that had none");
+
+  require_refused(device_->check_stream(cudaStreamPerThread), "cudaStreamPerThread was taken");
+  int host = 0;
+  require_refused(device_->check_memory(&host, sizeof host, "host"), "host memory was taken");
+  require(device_->check_alive().has_value(), "the device is dead");
+  synchronize(stream);
+  device_->destroy_event(*event);
+  device_->free(*memory);
+  return 10;
+}
 
 }  // namespace
 

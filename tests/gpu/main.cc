@@ -4,8 +4,8 @@
 //
 // --dry-run: on a simulated device, where there is no GPU; its times mean nothing. --reduced: the small part
 // of the products, for compute-sanitizer. Neither --checks nor --bench: both. The answer is FOLDER/gpu.json
-// and FOLDER/gpu.md (default bench/results). Ends with 0 if all holds, 1 if something does not, 2 for wrong
-// use.
+// and FOLDER/gpu.md (default bench/results), and a line for each check and goal that begins with PASS or
+// FAIL. Ends with 0 if all holds, 1 if something does not, 2 for wrong use. A dry run has no goals.
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -17,6 +17,7 @@
 #include "base/fail.h"
 #include "tests/gpu/bench.h"
 #include "tests/gpu/checks.h"
+#include "tests/gpu/goals.h"
 
 namespace moetape::inline v0::cuda {
 namespace {
@@ -30,6 +31,11 @@ struct Check {
   std::string failure;
 };
 
+void say(bool good, const std::string& name, const std::string& text) {
+  std::printf("%s %s: %s\n", good ? "PASS" : "FAIL", name.c_str(), text.c_str());
+  std::fflush(stdout);
+}
+
 template <class Function>
 Check run_check(const std::string& name, Function function) {
   Check check(name);
@@ -40,10 +46,9 @@ Check run_check(const std::string& name, Function function) {
     check.failure = error.what();
   }
   check.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::printf("%-10s %s (%lld, %.1f s)\n", name.c_str(),
-              check.failure.empty() ? "passed" : check.failure.c_str(), static_cast<long long>(check.count),
-              check.seconds);
-  std::fflush(stdout);
+  say(check.failure.empty(), name,
+      fmt::format("{}{} done in {:.1f} s", check.failure.empty() ? "" : check.failure + "; ", check.count,
+                  check.seconds));
   return check;
 }
 
@@ -56,8 +61,13 @@ std::string quoted(const std::string& text) {
   return result + "\"";
 }
 
-std::string json_of(const Rig& rig, const std::vector<Check>& checks, const BenchResult& bench) {
-  std::vector<std::string> check_texts, steps, bandwidths;
+std::string json_of(const Rig& rig, const std::vector<Check>& checks, const BenchResult& bench,
+                    const std::vector<Goal>& goals) {
+  std::vector<std::string> check_texts, steps, bandwidths, goal_texts;
+  for (const Goal& goal : goals) {
+    goal_texts.push_back(fmt::format(R"(    {{"name": {}, "met": {}, "figures": {}}})", quoted(goal.name),
+                                     goal.met, quoted(goal.figures)));
+  }
   for (const Check& check : checks) {
     check_texts.push_back(fmt::format(
         R"(    {{"name": {}, "passed": {}, "count": {}, "seconds": {:.2f}, "failure": {}}})",
@@ -73,13 +83,15 @@ std::string json_of(const Rig& rig, const std::vector<Check>& checks, const Benc
                                      quoted(b.variant), b.batch, b.gigabytes_per_second));
   }
   return fmt::format(
-      "{{\n  \"device\": {},\n  \"measured\": {},\n  \"checks\": [\n{}\n  ],\n  \"steps\": [\n{}\n  ],\n"
+      "{{\n  \"device\": {},\n  \"measured\": {},\n  \"goals\": [\n{}\n  ],\n  \"checks\": [\n{}\n  ],\n  "
+      "\"steps\": [\n{}\n  ],\n"
       "  \"bandwidths\": [\n{}\n  ]\n}}\n",
-      quoted(rig.name()), rig.measures(), fmt::join(check_texts, ",\n"), fmt::join(steps, ",\n"),
-      fmt::join(bandwidths, ",\n"));
+      quoted(rig.name()), rig.measures(), fmt::join(goal_texts, ",\n"), fmt::join(check_texts, ",\n"),
+      fmt::join(steps, ",\n"), fmt::join(bandwidths, ",\n"));
 }
 
-std::string markdown_of(const Rig& rig, const std::vector<Check>& checks, const BenchResult& bench) {
+std::string markdown_of(const Rig& rig, const std::vector<Check>& checks, const BenchResult& bench,
+                        const std::vector<Goal>& goals) {
   std::string text = fmt::format("# moetape on {}\n\n", rig.name());
   if (!rig.measures()) text += "A dry run on a simulated device: the times below mean nothing.\n\n";
   text += "| check | done | result |\n|---|---|---|\n";
@@ -87,6 +99,9 @@ std::string markdown_of(const Rig& rig, const std::vector<Check>& checks, const 
     text += fmt::format("| {} | {} | {} |\n", check.name, check.count,
                         check.failure.empty() ? "passed" : check.failure);
   }
+  if (!goals.empty()) text += "\n| goal | figures | met |\n|---|---|---|\n";
+  for (const Goal& goal : goals)
+    text += fmt::format("| {} | {} | {} |\n", goal.name, goal.figures, goal.met ? "yes" : "no");
   if (bench.steps.empty()) return text;
   text +=
       "\nA graph of 58 gates, top-8 of 256.\n\n| batch | recording | µs a step | added | nodes | bytes over "
@@ -144,6 +159,8 @@ int run(const Arguments& arguments) {
     checks.push_back(run_check("products", [&] { return check_products(*rig, arguments.reduced); }));
     checks.push_back(run_check("graphs", [&] { return check_graphs(*rig); }));
     checks.push_back(run_check("overlap", [&] { return check_overlap(*rig); }));
+    checks.push_back(run_check("given up", [&] { return check_given_up(*rig); }));
+    checks.push_back(run_check("manners", [&] { return rig->check_manners(); }));
   }
   BenchResult bench;
   if (arguments.bench) {
@@ -154,11 +171,15 @@ int run(const Arguments& arguments) {
       return static_cast<int64_t>(bench.steps.size());
     }));
   }
+  std::vector<Goal> goals;
+  if (arguments.bench && rig->measures()) goals = judge(bench);
+  for (const Goal& goal : goals) say(goal.met, goal.name, goal.figures);
   std::filesystem::create_directories(arguments.out);
-  write(arguments.out / "gpu.json", json_of(*rig, checks, bench));
-  write(arguments.out / "gpu.md", markdown_of(*rig, checks, bench));
+  write(arguments.out / "gpu.json", json_of(*rig, checks, bench, goals));
+  write(arguments.out / "gpu.md", markdown_of(*rig, checks, bench, goals));
   bool good = true;
   for (const Check& check : checks) good = good && check.failure.empty();
+  for (const Goal& goal : goals) good = good && goal.met;
   return good ? 0 : 1;
 }
 

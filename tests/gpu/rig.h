@@ -86,6 +86,10 @@ class Rig {
   // Keeps a stream busy for some milliseconds.
   virtual void delay(StreamHandle stream) = 0;
   virtual void synchronize(StreamHandle stream) = 0;
+  // That calls leave the thread, the runtime's last error and captures of others as they were, and that what
+  // would kill the context is refused; throws at the first that does not hold. Gives how many it tried: 0
+  // where nothing of that can be.
+  virtual int64_t check_manners() = 0;
   virtual void launch(const GateArgs& args, StreamHandle stream) = 0;
   virtual void launch(const CopyLayerArgs& args, StreamHandle stream) = 0;
   virtual void launch(const ScatterArgs& args, StreamHandle stream) = 0;

@@ -136,3 +136,43 @@ def test_graphs_that_write_into_the_lane_are_replayed() -> None:
         graph.replay()
         ticket.wait()
         assert np.array_equal(store.read(range(step, step + 6)).ids, ids)
+
+
+def test_addresses_between_two_ids_are_refused() -> None:
+    _, rec = device_store()
+    torch = cuda_torch()
+    memory = torch.zeros(256, dtype=torch.uint8, device="cuda")
+    stream = torch.cuda.current_stream()
+    shape = {"rows": 1, "columns": SPEC.top_k, "stride": SPEC.top_k, "dtype": "int32", "stream": stream}
+    with pytest.raises(mt.InvalidArgumentError, match="ids: expected int32 at a multiple of 4 bytes"):
+        rec.capture_raw(SPEC.layers[0], memory.data_ptr() + 2, **shape)
+    rec.capture_raw(SPEC.layers[0], memory.data_ptr() + 4, **shape)
+
+
+def test_importing_makes_nobody_wait() -> None:
+    store, rec = device_store()
+    torch = cuda_torch()
+    asked: list[object] = []
+
+    class Foreign:
+        """A producer without torch's fast way."""
+
+        def __init__(self, tensor: Any) -> None:
+            self.tensor = tensor
+
+        def __dlpack_device__(self) -> Any:
+            return self.tensor.__dlpack_device__()
+
+        def __dlpack__(self, *, stream: object = None) -> Any:
+            asked.append(stream)
+            return self.tensor.__dlpack__(stream=stream)
+
+    stream = torch.cuda.current_stream()
+    ids = torch.from_numpy(IDS.astype(np.int64)).cuda()
+    rec.begin(stream=stream)
+    for column, layer in enumerate(SPEC.layers):
+        rec.capture(layer, Foreign(ids[:, column]), stream=stream)
+    ticket = rec.commit(Foreign(torch.arange(6, device="cuda")), stream=stream)
+    ticket.wait()
+    assert set(asked) == {-1}
+    assert np.array_equal(store.read(range(6)).ids, IDS)
