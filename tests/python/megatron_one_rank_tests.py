@@ -19,6 +19,7 @@ from megatron_cpu import (
     gpt,
     gradients,
     map_of,
+    mean_loss,
     parallel,
     routers,
     step,
@@ -577,3 +578,53 @@ def test_tokens_prove_the_alignment() -> None:
         shifted = MicroBatchRoutes(routes, given.row_ids, tokens=batch.roll(1, dims=1))
         with pytest.raises(mt.ConflictError, match=r"micro-batch 1: routes\[0\]"):
             session.forward_step(step, [right, shifted])
+
+
+def test_the_examples_of_the_page_run() -> None:
+    from test_docs import code_blocks
+
+    with parallel():
+        model = gpt(config())
+        batch = tokens(BATCH, LENGTH)
+        own = ids_of(model, batch)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        positions, hidden = (
+            torch.arange(LENGTH).expand(BATCH, LENGTH),
+            torch.ones(1, 1, LENGTH, LENGTH).tril() < 0.5,
+        )
+        data = {"tokens": batch, "labels": batch, "position_ids": positions, "attention_mask": hidden}
+        names: dict[str, Any] = {
+            "torch": torch,
+            "model": model,
+            "optimizer": optimizer,
+            "loss_func": mean_loss,
+        }
+        names["cut"] = lambda batch: batch  # one rank
+        for example in code_blocks("docs/megatron.md", "python"):
+            exec(compile(example, "docs/megatron.md", "exec"), names)
+        session = names["session"]
+        routes = routes_of(session, own)
+        losses = [
+            names["train_step"]([data] * 2, [routes] * 2, [[LENGTH] * BATCH] * 2, LENGTH) for _ in range(2)
+        ]
+        assert losses[1][0]["loss"] < losses[0][0]["loss"]
+        given = whole(session, own)
+        cut = names["micro_batch"](batch, routes)
+        assert np.array_equal(cut.row_ids, given.row_ids)
+        assert torch.equal(cut.tokens, batch)
+
+
+def test_what_only_the_newer_version_has() -> None:
+    if not hasattr(config(), "moe_router_quantile_balancing_ema"):
+        return
+    for changes in ({"moe_router_score_function": "sqrtsoftplus"}, {"moe_grouped_gemm": True}):
+        with parallel():
+            model = gpt(config(**changes, **FULL))
+            batch = tokens(BATCH, LENGTH)
+            own = ids_of(model, batch)
+            plain = run(model, [batch])
+            session = attach(model)
+            with session.forward_step(step, [whole(session, own)]) as replayed:
+                assert same(run(model, [batch], replayed), plain)
+            with session.forward_step(step, [whole(session, foreign(own))]) as replayed:
+                assert not same(run(model, [batch], replayed), plain)
