@@ -134,6 +134,7 @@ nightly: build peers browser fuzz  ## the random tests with ten times the operat
 	@$(CONFIGURE) asan -DMOETAPE_BUILD_CLI=ON
 	@$(COMPILE) asan --target moetape_cli
 	@MOETAPE_CLI=$(CURDIR)/build/asan/cli/moetape $(PYTEST) tests/python/test_cli*.py -k "not bounded_memory"
+	@$(MAKE) test-vllm
 
 bench: setup  ## benchmarks against what engines do today
 	@$(CONFIGURE) release -DMOETAPE_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(BIN)/python -DMOETAPE_BUILD_BENCH=ON

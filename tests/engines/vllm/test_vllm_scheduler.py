@@ -52,9 +52,9 @@ class Request:
         return np.concatenate(self.given)[:, 0, 0].tolist()
 
 
-@pytest.fixture
-def connector() -> SchedulerConnector:
-    return SchedulerConnector(SPEC)
+@pytest.fixture(params=[False, True], ids=["local", "connector"])
+def connector(request: pytest.FixtureRequest) -> SchedulerConnector:
+    return SchedulerConnector(SPEC, request.param)
 
 
 def test_prompt_then_row_by_row(connector: SchedulerConnector) -> None:

@@ -91,7 +91,7 @@ class RoutedExpertsCapturer:
         if not self._captured or layer_id in self._captured:
             self._recorder.begin()
             self._captured.clear()
-        self._recorder.capture(layer_id, ids.detach().numpy())
+        self._recorder.capture(layer_id, ids.detach())
         self._captured[layer_id] = len(ids)
 
     def snapshot_routing_data(self, num_tokens: int) -> torch.Tensor:

@@ -136,7 +136,8 @@ def _patch_scheduler() -> None:
         if _is_ours(vllm_config):
             from moetape.engines.vllm.scheduler import SchedulerConnector
 
-            self.aux_output_connector = SchedulerConnector(spec_of(vllm_config))
+            sends_hashes = vllm_config.kv_transfer_config is not None
+            self.aux_output_connector = SchedulerConnector(spec_of(vllm_config), sends_hashes)
 
     Scheduler.__init__ = init
 

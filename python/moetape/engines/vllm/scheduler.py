@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from vllm.distributed.aux_output_connector.connector import (
@@ -27,40 +27,45 @@ class SchedulerConnector(AuxOutputSchedulerConnector):  # type: ignore[misc]
     between. Rows that the worker did not send are given as missing.
     """
 
-    def __init__(self, spec: RouteSpec) -> None:
+    def __init__(self, spec: RouteSpec, sends_hashes: bool) -> None:
+        """sends_hashes: whether workers are told the hashes of blocks, since KV may come from elsewhere."""
         super().__init__()
         self._spec = spec
-        self._num_given: dict[str, int] = {}
+        self._sends_hashes = sends_hashes
+        self._num_given: dict[str, int] = {}  # of requests that want routes
 
     def build_connector_meta(self, scheduler_output: Any, requests: Any) -> AuxOutputConnectorMetadata:
         """vLLM's metadata; its requests are those that want routes, with the first row that they are owed."""
+        owed = {}
+        for request_id in scheduler_output.num_scheduled_tokens:
+            first = self._first_owed(requests[request_id])
+            if first is not None:
+                owed[request_id] = first
+        if not self._sends_hashes:
+            return AuxOutputConnectorMetadata(self._generation, owed, {}, ())
         metadata = super().build_connector_meta(scheduler_output, requests)
-        metadata.requests = {
-            request_id: self._first_owed(requests[request_id])
-            for request_id in metadata.requests
-            if _wants_routes(requests[request_id])
-        }
+        metadata.requests = owed
         return metadata
 
     def take_output(self, request: Any, output: dict[str, AuxRequestOutput] | None) -> Ids | None:
         """The rows up to the request's newest token, behind those that were given before."""
-        if not _wants_routes(request):
-            return None
         first, end = self._first_owed(request), request.num_tokens - 1
-        if end < first:
+        if first is None or end < first:
             return None
         self._num_given[request.request_id] = end
         sent = None if output is None else output.get(request.request_id)
         if sent is None:
             return missing_answer(self._spec, end - first, "lost")
-        sent_end = sent.token_start + len(sent.rows)
-        rows: Ids = sent.rows[max(first - sent.token_start, 0) : max(end - sent.token_start, 0)]
-        gap = min(max(sent.token_start - first, 0), end - first)
-        tail = min(max(end - sent_end, 0), end - first - gap)
-        if gap or tail:
-            parts = (missing_answer(self._spec, gap, "lost"), rows, missing_answer(self._spec, tail, "lost"))
-            return np.concatenate(parts)
-        return rows
+        sent_first, rows = sent.token_start, sent.rows
+        sent_end = sent_first + len(rows)
+        if sent_first <= first and end <= sent_end:
+            return cast(Ids, rows[first - sent_first : end - sent_first])
+        rows = rows[max(first - sent_first, 0) : max(end - sent_first, 0)]
+        gap = min(max(sent_first - first, 0), end - first)
+        tail = end - first - gap - len(rows)
+        return np.concatenate(
+            (missing_answer(self._spec, gap, "lost"), rows, missing_answer(self._spec, tail, "lost"))
+        )
 
     def request_finished(self, request: Any) -> None:
         """Forget the request. It is also called when one is preempted: that keeps what it was given."""
@@ -68,13 +73,12 @@ class SchedulerConnector(AuxOutputSchedulerConnector):  # type: ignore[misc]
         if request.is_finished():
             self._num_given.pop(request.request_id, None)
 
-    def _first_owed(self, request: Any) -> int:
+    def _first_owed(self, request: Any) -> int | None:
+        """The first row that a request was not given; None for one that wants no routes."""
         given = self._num_given.get(request.request_id)
         if given is not None:
             return given
-        return min(int(request.sampling_params.routed_experts_prompt_start), int(request.num_prompt_tokens))
-
-
-def _wants_routes(request: Any) -> bool:
-    parameters = request.sampling_params
-    return parameters is not None and bool((parameters.extra_args or {}).get(WANTS, True))
+        parameters = request.sampling_params
+        if parameters is None or not (parameters.extra_args or {}).get(WANTS, True):
+            return None
+        return min(int(parameters.routed_experts_prompt_start), int(request.num_prompt_tokens))

@@ -84,12 +84,14 @@ class RouteRecording:
 
     def take(self, layer: int, ids: torch.Tensor) -> None:
         """The ids of one layer of the forward under way."""
-        with self._noting_faults():
+        try:
             if self._recorder is None:
                 self._ids_of[layer] = ids.to(torch.int32, copy=True)
             else:
-                self._recorder.capture(layer, ids.numpy())
-                self._num_rows = len(ids)
+                self._recorder.capture(layer, ids)
+                self._num_rows = ids.shape[0]
+        except Exception as fault:
+            self._note(fault)
 
     # Around the model runner
 
@@ -130,10 +132,14 @@ class RouteRecording:
     def _noting_faults(self) -> Iterator[None]:
         try:
             yield
-        except Exception as fault:  # whatever it is, requests go on; their rows are missing
-            if self._fault is None:
-                self._fault = fault
-                logger.exception("moetape: routes of this step are missing")
+        except Exception as fault:
+            self._note(fault)
+
+    def _note(self, fault: Exception) -> None:
+        """Whatever it is, requests go on, and their rows are missing; the first fault of a step is told."""
+        if self._fault is None:
+            self._fault = fault
+            logger.error("moetape: routes of this step are missing", exc_info=fault)
 
     # Pipeline stages
 
@@ -170,27 +176,27 @@ class RouteRecording:
     def _read(self, scheduler_output: Any) -> dict[str, AuxRequestOutput]:
         """The rows that requests are owed, of those that sampled in this step, by one gather."""
         owed = scheduler_output.aux_output_connector_metadata.requests
+        num_scheduled = scheduler_output.num_scheduled_tokens
         batch = self._runner.input_batch
         table = batch.block_table[self._group()]
         step_slots, blocks, size = table.slot_mapping.np, table.block_table.np, table.block_size
-        num_scheduled = scheduler_output.num_scheduled_tokens
-        sampled = ~self._runner.discard_request_mask.np[: batch.num_reqs]
+        num_computed = batch.num_computed_tokens_cpu[: batch.num_reqs].tolist()
+        skipped = self._runner.discard_request_mask.np[: batch.num_reqs].tolist()
         slots: list[Any] = []
         cuts: list[tuple[str, int, int, int]] = []
         at = num_rows = 0
-        for index, request_id in enumerate(batch.req_ids[: batch.num_reqs]):
-            first = owed.get(request_id)
-            count = num_scheduled[request_id]
-            if first is not None and sampled[index]:
-                computed = int(batch.num_computed_tokens_cpu[index])
+        for index, request_id in enumerate(batch.req_ids):
+            first, computed = owed.get(request_id), num_computed[index]
+            end = computed + num_scheduled[request_id]
+            if first is not None and not skipped[index]:
                 if first >= computed:
-                    slots.append(step_slots[at + first - computed : at + count])
+                    slots.append(step_slots[at + first - computed : at + end - computed])
                 else:
-                    positions = np.arange(first, computed + count)
+                    positions = np.arange(first, end)
                     slots.append(blocks[index, positions // size].astype(np.int64) * size + positions % size)
-                cuts.append((request_id, first, num_rows, num_rows + len(slots[-1])))
-                num_rows += len(slots[-1])
-            at += count
+                cuts.append((request_id, first, num_rows, num_rows + end - first))
+                num_rows += end - first
+            at += end - computed
         if not cuts:
             return {}
         routes = self._store.read(np.concatenate(slots))
