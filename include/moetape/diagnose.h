@@ -27,7 +27,7 @@ namespace moetape::inline v0 {
 enum class CauseKind : uint8_t {
   kRowsShifted,     // position p of b holds position p + shift of a, in one sequence
   kRowsElsewhere,   // runs of rows stand at other places, or in other sequences
-  kRowsTransposed,  // row s * size + b of micro-batches read as b * length + s, or the other way
+  kRowsTransposed,  // row s * size + b of micro-batches was read as b * length + s, or the other way
   kZigzag,          // parts of zig-zag context parallelism in the order of `size` ranks
   kContiguous,      // parts of contiguous context parallelism in the order of `size` ranks
   kLayersShifted,   // layer l of b holds layer l + shift of a
@@ -55,7 +55,7 @@ struct Cause {
   int64_t num_rows = 0;       // out of place when this cause was looked for
   int64_t num_explained = 0;  // of these, in place if b is read so
   int64_t shift = 0;          // of kRowsShifted, kLayersShifted
-  int64_t size = 0;           // ranks, or rows of a micro-batch
+  int64_t size = 0;           // ranks, or sequences of a micro-batch
   // The first places where rows moved, for the kinds of rows.
   std::vector<RowMove> moves = {};
   // Layers of b and where a has them, for the kinds of layers; -1: nowhere. For others, the layers of b that
@@ -94,8 +94,8 @@ struct DiagnoseOptions {
 };
 
 // Sequence i of a and of b are records of the same tokens, of any layers and numbers of experts, with one
-// top_k (kSpecMismatch) each side one spec. kWrongShape for another number of sequences, kInvalidArgument for
-// none and for max_rows below 1, kOutOfMemory.
+// top_k and one spec a side (kSpecMismatch). kWrongShape for another number of sequences, kInvalidArgument
+// for none and for max_rows below 1, kOutOfMemory.
 Result<Diagnosis> diagnose(std::span<const Routes> a, std::span<const Routes> b,
                            const DiagnoseOptions& options = {});
 

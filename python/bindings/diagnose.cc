@@ -171,7 +171,7 @@ void bind_cause(nb::module_& m) {
       .def_ro("num_explained", &Cause::num_explained, "Of these, in place if b is read so.")
       .def_prop_ro("share", &Cause::share, "Explained / rows.")
       .def_ro("shift", &Cause::shift, "Of rows_shifted, in positions, and layers_shifted.")
-      .def_ro("size", &Cause::size, "Ranks, or rows of a micro-batch.")
+      .def_ro("size", &Cause::size, "Ranks, or sequences of a micro-batch.")
       .def_ro("moves", &Cause::moves, "The first places where rows moved.")
       .def_ro(
           "layers", &Cause::layers,

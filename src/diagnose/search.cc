@@ -276,16 +276,13 @@ void Search::add_causes(const Attempt& attempt, int64_t num_rows, const std::vec
     layers.emplace_back(records_.b.layers[column],
                         in_a < 0 ? -1 : records_.a.layers[static_cast<size_t>(in_a)]);
   }
-  if (!attempt.same_rows) {
+  // With neither moved, sequences did not meet, and their rows are where the other's are.
+  if (!attempt.same_rows || attempt.same_layers) {
     Cause cause = row_cause(attempt, num_rows);
     if (!all_columns) cause.layers = layers;
     diagnosis_.causes.push_back(std::move(cause));
   }
-  if (attempt.same_layers && !attempt.same_rows) return;
-  if (attempt.same_layers) {  // only sequences that did not meet: their rows are where the other's are
-    diagnosis_.causes.push_back(row_cause(attempt, num_rows));
-    return;
-  }
+  if (attempt.same_layers) return;
   diagnosis_.causes.push_back(
       {.kind = attempt.layers.shift ? CauseKind::kLayersShifted : CauseKind::kLayersElsewhere,
        .text = attempt.layers.text,
