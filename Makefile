@@ -128,7 +128,7 @@ fuzz: setup  ## every decoder and the reader of tapes against libFuzzer, FUZZ_SE
 nightly: export MOETAPE_TEST_OPS := 1000000
 nightly: export MOETAPE_TEST_FULL := 1
 nightly: FUZZ_SECONDS := 600
-nightly: build peers browser fuzz  ## the random tests with ten times the operations, the command line under sanitizers
+nightly: build peers browser fuzz test-sglang  ## the random tests with ten times the operations, the command line under sanitizers
 	@$(CTEST) release
 	@$(PYTEST)
 	@$(CONFIGURE) asan -DMOETAPE_BUILD_CLI=ON

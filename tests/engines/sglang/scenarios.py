@@ -114,7 +114,7 @@ SCENARIOS: dict[str, Scenario] = {
     "pages and chunks": Scenario({"page_size": 16, "chunked_prefill_size": 32}, [*PLAIN, "many"]),
     # SGLang's own switch for its tests: requests are retracted every third step.
     "retraction in a small cache": Scenario(
-        {"max_total_tokens": 600}, ["many", "batch", "many"], {"SGLANG_TEST_RETRACT": "1"}
+        {"max_total_tokens": 600}, ["many", "start", "many"], {"SGLANG_TEST_RETRACT": "1"}
     ),
     "no tokenizer": Scenario({"skip_tokenizer_init": True}, [*PLAIN, "narrow"]),
     "broken": Scenario({}, ["batch", "prefix"], {"MOETAPE_TEST_BREAK": "capture"}),

@@ -304,6 +304,7 @@ def test_an_id_that_is_no_expert_makes_its_row_missing() -> None:
     got = mine.get_topk(0, 3, Pool([3, 4]))
     assert torch.equal(got[0, LAYERS], ids[0])
     assert (got[1] == MISSING).all()
+    assert mine.counters["rows_refused"] == 1
 
 
 def test_tokens_at_the_padding_slot_are_not_kept() -> None:

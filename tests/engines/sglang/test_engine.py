@@ -109,7 +109,7 @@ def test_answers_are_sglangs_own_byte_for_byte(runs: Runs, name: str) -> None:  
         assert answers == expected, call
 
 
-def test_requests_were_retracted_and_lost_nothing(runs: Runs) -> None:  # case B05
+def test_requests_were_retracted_and_lost_nothing(runs: Runs) -> None:  # cases B05 B15
     retractions = [
         answer["num_retractions"] for answer in runs.answers("retraction in a small cache", "many")
     ]

@@ -124,6 +124,11 @@ class RoutedExpertsCapturer:
         routes = self.read(req_pool_idx, min(start_len, end), end, req_to_token_pool)
         return torch.from_numpy(all_layers(routes))
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """Calls and rows since creation, by name; see moetape.Recorder."""
+        return self.staging.counters
+
     def get_buffer_size_bytes(self) -> int:
         """Bytes of host memory for rows and stamps."""
         return self.store.memory_bytes

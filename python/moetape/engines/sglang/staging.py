@@ -6,6 +6,7 @@ and gives what is to be finalized, whose rows are in the store after `finalize()
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,20 +48,32 @@ class Staging(Protocol):
     def take(self, slots: torch.Tensor, share: Share, version: int) -> Deferred: ...
 
 
-class HostStaging:
-    """CPU: ids go into a lane of the recorder at once, and into the store when the forward ends.
-
-    The lane grows with the largest batch.
-    """
+class _Recording:
+    """A recorder on the CPU that grows with the largest batch."""
 
     def __init__(self, store: Store, max_rows: int) -> None:
         self._store = store
         self._recorder = Recorder(store, max_rows=max_rows)
-        self._num_rows = 0
+        self._counted: Counter[str] = Counter()
 
     @property
     def counters(self) -> dict[str, int]:
-        return self._recorder.counters
+        counted = Counter(self._counted)
+        counted.update(self._recorder.counters)
+        return dict(counted)
+
+    def _make_room(self, num_rows: int) -> None:
+        if num_rows > self._recorder.max_rows:
+            self._counted.update(self._recorder.counters)
+            self._recorder = Recorder(self._store, max_rows=1 << (num_rows - 1).bit_length())
+
+
+class HostStaging(_Recording):
+    """CPU: ids go into a lane of the recorder at once, and into the store when the forward ends."""
+
+    def __init__(self, store: Store, max_rows: int) -> None:
+        super().__init__(store, max_rows)
+        self._num_rows = 0
 
     def begin(self) -> None:
         self._recorder.begin()
@@ -68,8 +81,8 @@ class HostStaging:
 
     def capture(self, layer: int, ids: torch.Tensor) -> None:
         num_rows = ids.shape[0]
-        if num_rows > self._recorder.max_rows and self._num_rows == 0:
-            self._recorder = Recorder(self._store, max_rows=_rounded_up(num_rows))
+        if self._num_rows == 0:  # the first layer
+            self._make_room(num_rows)
         self._num_rows = num_rows
         try:
             self._recorder.capture(layer, ids)
@@ -96,7 +109,7 @@ class Landed:
         return None
 
 
-class DeviceStaging:
+class DeviceStaging(_Recording):
     """A device: ids wait in a buffer at a fixed address, so that graphs may hold the copies into it.
 
     Ids are int16 where they fit, half of what SGLang's own buffer holds and copies. After each forward its
@@ -104,17 +117,12 @@ class DeviceStaging:
     """
 
     def __init__(self, store: Store, max_rows: int, device: str) -> None:
+        super().__init__(store, max_rows=1)
         spec = store.spec
-        self._store = store
-        self._recorder = Recorder(store, max_rows=1)
         self._column = {layer: column for column, layer in enumerate(spec.layers)}
         dtype = torch.int16 if spec.num_experts <= 1 << 15 else torch.int32
         shape = (max_rows, spec.num_moe_layers, spec.top_k)
         self._buffer = torch.full(shape, NEVER_CAPTURED, dtype=dtype, device=device)
-
-    @property
-    def counters(self) -> dict[str, int]:
-        return self._recorder.counters
 
     def begin(self) -> None:
         return None
@@ -140,8 +148,7 @@ class DeviceStaging:
 
     def commit(self, slots: torch.Tensor, ids: torch.Tensor, version: int) -> None:
         """Put rows that are on the host into the store."""
-        if len(ids) > self._recorder.max_rows:
-            self._recorder = Recorder(self._store, max_rows=_rounded_up(len(ids)))
+        self._make_room(len(ids))
         self._recorder.begin()
         self._recorder.capture_all(ids, order="tlk")
         self._recorder.commit(slots, version=version)
@@ -161,7 +168,3 @@ class Copied:
         staging, self._staging = self._staging, None
         if staging is not None:
             staging.commit(self._slots.cpu(), self._ids.cpu(), self._version)
-
-
-def _rounded_up(num_rows: int) -> int:
-    return 1 << (num_rows - 1).bit_length()
