@@ -55,3 +55,20 @@ def test_in_compiled_forwards(plain_model: Path, plain_reference: Reference) -> 
     story.run(50 * TIMES)
     assert story.seen["rows"] > 0
     check_ties(plain_reference)
+
+
+def test_drafts_that_are_rejected_leave_no_rows(plain_model: Path, plain_reference: Reference) -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    story = Story(
+        plain_model,
+        plain_reference,
+        seed=14,
+        enforce_eager=True,
+        speculative_config=drafts,
+        block_size=32,
+        num_gpu_blocks_override=40,
+    )
+    story.run(25 * TIMES)
+    assert story.seen["rows"] > 0
+    assert story.seen["rejected"] > 0
+    check_ties(plain_reference)

@@ -39,14 +39,14 @@ class Story:
         asyncio.run(self._run(num_requests, at_once))
 
     async def _run(self, num_requests: int, at_once: int) -> None:
-        before = _preemptions()
+        before = _counts()
         engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**self._settings))
         try:
             places = asyncio.Semaphore(at_once)
             await asyncio.gather(*(self._request(engine, places, index) for index in range(num_requests)))
         finally:
             engine.shutdown()
-        self.seen["preempted"] += _preemptions() - before
+        self.seen.update(_counts() - before)
 
     async def _request(self, engine: AsyncLLM, places: asyncio.Semaphore, index: int) -> None:
         async with places:
@@ -138,7 +138,10 @@ class Story:
             self.seen["rows"] += len(ids)
 
 
-def _preemptions() -> int:
-    return sum(
-        int(metric.value) for metric in get_metrics_snapshot() if metric.name == "vllm:num_preemptions"
+def _counts() -> Counter[str]:
+    """What vLLM counts, of all engines of this process."""
+    counted = Counter(
+        {metric.name: int(metric.value) for metric in get_metrics_snapshot() if hasattr(metric, "value")}
     )
+    drafted, accepted = (counted[f"vllm:spec_decode_num_{kind}_tokens"] for kind in ("draft", "accepted"))
+    return Counter(preempted=counted["vllm:num_preemptions"], rejected=drafted - accepted)
