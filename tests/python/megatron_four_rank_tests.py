@@ -79,13 +79,15 @@ def test_bad_data_on_one_rank_is_the_same_error_on_all_before_anything_runs() ->
                 for bad in (
                     [spoiled(given[0], 1), *given[1:]],
                     [*given[:-1], MicroBatchRoutes(given[-1].routes, np.asarray(given[-1].row_ids)[None])],
+                    [MicroBatchRoutes(given[0].routes, [[1], [2, 3]]), *given[1:]],
                 ):
                     told.append(raised(session.forward_step, step, bad if mine else given))
                 for answers in zip(*everywhere(told), strict=True):
                     assert len(set(answers)) == 1
                     assert answers[0] is not None
-                    assert answers[0][1].startswith(f"rank {culprit} of 4: micro-batch ")
-                assert [one[0] for one in told] == ["MissingRowsError", "WrongShapeError"]
+                    assert answers[0][1].startswith(f"rank {culprit} of 4: ")
+                kinds = ["MissingRowsError", "WrongShapeError", "InvalidArgumentError"]
+                assert [one[0] for one in told] == kinds
                 with session.forward_step(step, given) as replayed:  # the next step works
                     ranks.run(replayed)
 
@@ -138,10 +140,12 @@ def test_an_error_that_nobody_asked_for_is_told_with_the_next_step() -> None:
         replayed = session.forward_step(step, given)
         ranks.run(replayed)
         silent.router_replay = port
+        del replayed
+        with session.forward_step(step, given, "reference") as live:  # asks nobody, and keeps it
+            ranks.run(live)
         answers = everywhere(raised(session.forward_step, step, given))
         assert len(set(answers)) == 1
         assert answers[0][1].startswith("rank 0 of 4: replay: expected every router to fire once")
-        del replayed
 
 
 def test_a_bad_sequence_is_dropped_by_the_ranks_that_share_it() -> None:

@@ -93,6 +93,7 @@ def test_models_and_specs_that_do_not_fit_are_refused() -> None:
             ),
             (mt.RouteSpec([0, 1], top_k=2, num_experts=16), "got 2 of 8"),
             (mt.RouteSpec([0], top_k=2, num_experts=8), "expected layer 1 in the spec"),
+            (mt.RouteSpec([0, 1], top_k=2, num_experts=8, distinct=False), "expected distinct ids"),
             (mt.RouteSpec([0, 1, 2], top_k=2, num_experts=8), r"expected routers in layers \[0, 1, 2\]"),
         ):
             with pytest.raises(mt.SpecMismatchError, match=message):

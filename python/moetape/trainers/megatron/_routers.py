@@ -91,6 +91,10 @@ def _moe_layers(config: Any) -> list[int]:
 
 def check_against_spec(routers: Sequence[MegatronRouter], spec: mt.RouteSpec, config: Any) -> None:
     """Hold this rank's routers against the spec of the stack."""
+    if not spec.distinct:
+        raise mt.SpecMismatchError(
+            "spec: expected distinct ids, as Megatron's routers pick, got distinct=False"
+        )
     for router in routers:
         module: Any = router.module
         sizes = (module.topk, module.config.num_moe_experts)

@@ -128,7 +128,7 @@ class Session:
             check_replayable(router, policy.allow)
         self.shard: Shard = shard_of(config, routers)
         self._context = context_of(routers)
-        self._step: weakref.ref[ReplayedStep] | None = None
+        self._step: ReplayedStep | None = None
         self._detached = False
         checkpoint.add_user()
         self._stop_binding = weakref.finalize(self, checkpoint.remove_user)
@@ -170,10 +170,8 @@ class Session:
         """
         if self._detached:
             raise mt.ClosedError("replay: expected an attached session, got one that was detached")
-        last = self._step() if self._step is not None else None
-        wrapped = ReplayedStep(self, step, routes, pass_, last)
-        self._step = weakref.ref(wrapped)
-        return wrapped
+        self._step = ReplayedStep(self, step, routes, pass_, self._step)
+        return self._step
 
     def check(self) -> None:
         """Refuse a configuration that has changed since attach() into one that would ignore the ids."""

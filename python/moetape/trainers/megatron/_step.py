@@ -46,8 +46,11 @@ class ReplayedStep:
         self.is_live = not self._policy.replays(pass_)
         self.dropped: frozenset[tuple[int, int]] = frozenset()
         self.counts = Counts()
-        if not self.is_live:
-            self._prepare(routes, last._take_errors() if last is not None else [])
+        late = last._take_errors() if last is not None else []
+        if self.is_live:
+            self._errors = late  # for the next step that all ranks check
+        else:
+            self._prepare(routes, late)
 
     # Before the schedule.
 
@@ -60,6 +63,10 @@ class ReplayedStep:
             checked = self._check(routes, frozenset())
         except mt.Error as caught:
             error = error or caught
+        except Exception as caught:  # whatever it is, other ranks wait for this one's verdict
+            if agreement.is_alone(session.group):
+                raise
+            error = error or mt.InvalidArgumentError(f"routes: {type(caught).__name__}: {caught}")
         bad = {(at, sequence): one for at, each in enumerate(checked) for sequence, one in each.bad.items()}
         if error is None and bad and self._policy.on_bad_data == "raise":
             error = next(iter(bad.values()))
