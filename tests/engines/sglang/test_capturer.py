@@ -16,7 +16,7 @@ from sglang.srt.state_capturer import routed_experts as own
 
 import moetape as mt
 from moetape.engines import sglang as ours
-from moetape.engines.sglang.spec import captured_layers
+from moetape.engines.sglang.spec import captured_layers, spec_of
 from moetape.engines.sglang.staging import DeviceStaging
 
 NUM_LAYERS, LAYERS, TOP_K, EXPERTS, SLOTS = 6, [1, 2, 4, 5], 4, 16, 64
@@ -231,14 +231,19 @@ def test_draft_routers_are_opted_out_and_not_part_of_the_spec() -> None:  # case
     assert captured_layers(model) == []
 
 
-def test_the_layers_are_those_whose_routers_capture() -> None:
+class HashTopK(torch.nn.Module):
+    """By this name SGLang's routers that choose by a table."""
+
+    layer_id = 5
+
+
+def test_the_layers_are_those_of_the_configuration_and_of_the_routers() -> None:
     model = Model()
-    model.routers = torch.nn.ModuleList(sglang_topk.TopK(TOP_K, layer_id=layer) for layer in (1, 2, 5))
-    mine = ours.RoutedExpertsCapturer.create(
-        model=model, model_config=config(), num_tokens=SLOTS, max_running_requests=8, device="cpu"
-    )
-    assert mine is not None
-    assert mine.spec.layers == (1, 2, 5)
+    model.routers = torch.nn.ModuleList(sglang_topk.TopK(TOP_K, layer_id=layer) for layer in (1, 2, 3))
+    model.hashed = HashTopK()
+    spec = spec_of(config(), model)
+    assert spec.layers == (1, 2, 3, 4)  # 4 has no router here: its rows will be missing, not zero
+    assert spec.excluded == {5: "hash-routed"}
 
 
 def test_the_older_signature_is_taken_too() -> None:
@@ -316,9 +321,14 @@ def test_tokens_at_the_padding_slot_are_not_kept() -> None:
 
 def test_a_layer_that_there_is_not_is_refused() -> None:  # case H03
     _, mine = pair()
+    ids = ids_of(2, np.random.default_rng(17))
     for layer in (0, 3, -1, NUM_LAYERS):
+        step(mine, ids, [3, 4])
         with pytest.raises(mt.OutOfRangeError, match=str(layer)):
-            mine.capture(layer, torch.zeros((1, TOP_K), dtype=torch.int32))
+            mine.capture(layer, ids[:, 0])
+        with pytest.raises(mt.OutOfRangeError, match=str(layer)):  # rows would look whole without it
+            step(mine, ids, [3, 4])
+        assert mine.read(0, 0, 2, Pool([3, 4])).missing == {"invalidated": 2}
 
 
 def test_a_forward_larger_than_sglangs_buffer_is_taken() -> None:  # case A04
@@ -386,7 +396,7 @@ def test_device_buffers_give_what_sglang_gives(num_shared: int) -> None:
         for output in outputs:
             output.map_device_tensors(torch.clone)
             output.finalize()
-        mine.staging._buffer.fill_(-1)  # type: ignore[attr-defined]
+        mine.begin()
         request = Pool(slots)
         size = len(slots) + 1
         assert torch.equal(mine.get_topk(0, size, request), theirs.get_topk(0, size, request))
@@ -417,5 +427,6 @@ def test_the_device_buffer_refuses_what_does_not_fit() -> None:  # cases A02 A04
         mine.capture(1, ids_of(33, np.random.default_rng(15))[:, 0])
     with pytest.raises(mt.OutOfRangeError, match="3"):
         mine.capture(3, ids_of(2, np.random.default_rng(15))[:, 0])
+    mine.begin()
     with pytest.raises(mt.CapacityError, match="40"):
         mine.on_forward_end(batch_of(np.arange(1, 41)), False, None)

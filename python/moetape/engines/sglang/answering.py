@@ -87,7 +87,7 @@ async def generate_request(own: Any, manager: Any, obj: Any, *args: Any, **kwarg
 
 def _check_options(sampling_params: Any) -> None:
     for params in sampling_params if isinstance(sampling_params, list) else [sampling_params]:
-        custom = (params or {}).get("custom_params")
+        custom = params.get("custom_params") if isinstance(params, dict) else None
         if isinstance(custom, dict) and PARAMS in custom:
             Options.of(custom)  # a ValueError, which SGLang answers with 400
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from moetape import InvalidArgumentError, Routes, RouteSpec, Store, layout
+from moetape import InvalidArgumentError, OutOfRangeError, Routes, RouteSpec, Store, layout
 from moetape.engines.sglang.spec import spec_of
 from moetape.engines.sglang.staging import Deferred, DeviceStaging, HostStaging, Share, Staging
 
@@ -65,6 +65,8 @@ class RoutedExpertsCapturer:
         self.num_layers = spec.num_layers
         self.topk_size = spec.top_k
         self.version = 0  # of the weights; rows captured from now on carry it
+        self._layers = frozenset(spec.layers)
+        self._outside: int | None = None  # a layer that captured and is not recorded
         self.store = Store(spec, num_slots=num_tokens, pad_slot=PAD_SLOT)
         self.staging: Staging = (
             HostStaging(self.store, max_rows)
@@ -74,10 +76,18 @@ class RoutedExpertsCapturer:
 
     def begin(self) -> None:
         """A forward begins: what one that never ended left (a warm-up) is dropped. Calling it is optional."""
+        self._outside = None
         self.staging.begin()
 
     def capture(self, layer_id: int, topk_indices: torch.Tensor) -> None:
-        """One layer's ids [rows, top_k] or [rows, top_k + shared experts], before any load-balancing map."""
+        """One layer's ids [rows, top_k] or [rows, top_k + shared experts], before any load-balancing map.
+
+        A layer that is not recorded raises OutOfRangeError, and so does the end of this forward: its rows
+        would look whole without it.
+        """
+        if layer_id not in self._layers:
+            self._outside = layer_id
+            self.spec.column_of(layer_id)  # raises
         if _is_scattered():
             topk_indices = _gathered(topk_indices)
         self.staging.capture(layer_id, topk_indices)
@@ -97,6 +107,13 @@ class RoutedExpertsCapturer:
         slots = forward_batch.out_cache_loc_virtual
         if slots is None:
             slots = forward_batch.out_cache_loc
+        outside, self._outside = self._outside, None
+        if outside is not None:
+            self.staging.begin()
+            self.store.invalidate(slots.cpu())
+            raise OutOfRangeError(
+                f"forward: layer {outside} captured, which is not one of {self.spec.layers}"
+            )
         share = _share(forward_batch, can_run_graph, cuda_graph_batch)
         output = self.staging.take(slots, share, self.version)
         if no_copy_to_cpu:

@@ -123,11 +123,18 @@ class DeviceStaging(_Recording):
         dtype = torch.int16 if spec.num_experts <= 1 << 15 else torch.int32
         shape = (max_rows, spec.num_moe_layers, spec.top_k)
         self._buffer = torch.full(shape, NEVER_CAPTURED, dtype=dtype, device=device)
+        self._is_used = False
 
     def begin(self) -> None:
-        return None
+        if self._is_used:
+            self._clear()
+
+    def _clear(self) -> None:
+        self._buffer.fill_(NEVER_CAPTURED)
+        self._is_used = False
 
     def capture(self, layer: int, ids: torch.Tensor) -> None:
+        self._is_used = True
         max_rows, _, top_k = self._buffer.shape
         if layer not in self._column:
             self._store.spec.column_of(layer)  # raises with the layers that there are
@@ -143,7 +150,7 @@ class DeviceStaging(_Recording):
                 f"which has {len(self._buffer)}"
             )
         output = Copied(self, slots.clone(), captured.clone(), version)
-        self._buffer.fill_(NEVER_CAPTURED)
+        self._clear()  # also of what a graph wrote without a call of capture
         return output
 
     def commit(self, slots: torch.Tensor, ids: torch.Tensor, version: int) -> None:
