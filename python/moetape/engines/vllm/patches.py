@@ -189,7 +189,8 @@ def _start_recording(worker: Any, kv_cache_config: Any) -> None:
             return
     max_rows = config.scheduler_config.max_num_batched_tokens
     space = _kv_space(config, kv_cache_config) if answers else None
-    worker._moetape = RouteRecording(worker.model_runner, spec, layers, max_rows, space)
+    num_before = sum(layer < first for layer in spec.layers)
+    worker._moetape = RouteRecording(worker.model_runner, spec, layers, num_before, max_rows, space)
 
 
 def _kv_space(config: Any, kv_cache_config: Any) -> Any:

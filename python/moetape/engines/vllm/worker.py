@@ -44,15 +44,23 @@ class KvSpace:
 class RouteRecording:
     """Stands around `execute_model` and `sample_tokens` of a model runner. One thread at a time.
 
-    layers: those of this stage that have a router. space: of the worker that answers; others have no store.
+    layers: those of this stage that have a router. num_before: how many have one in the stages before.
+    space: of the worker that answers; others have no store.
     """
 
     def __init__(
-        self, runner: Any, spec: RouteSpec, layers: list[int], max_rows: int, space: KvSpace | None
+        self,
+        runner: Any,
+        spec: RouteSpec,
+        layers: list[int],
+        num_before: int,
+        max_rows: int,
+        space: KvSpace | None,
     ) -> None:
         self._runner = runner
         self._spec = spec
         self._layers = layers
+        self._num_before = num_before
         self._space = space
         self._recorder: Recorder | None = None
         if space is not None:
@@ -74,6 +82,7 @@ class RouteRecording:
         self._sent: torch.Tensor | None = None
         self._num_rows = 0
         self._fault: Exception | None = None
+        self._num_faults = 0
         self._outputs: dict[str, AuxRequestOutput] | None = None
         self._execute_model = runner.execute_model
         self._sample_tokens = runner.sample_tokens
@@ -136,42 +145,55 @@ class RouteRecording:
             self._note(fault)
 
     def _note(self, fault: Exception) -> None:
-        """Whatever it is, requests go on, and their rows are missing; the first fault of a step is told."""
+        """Whatever it is, requests go on, and their rows are missing."""
         if self._fault is None:
             self._fault = fault
-            logger.error("moetape: routes of this step are missing", exc_info=fault)
+            self._tell("routes of this step are missing", fault)
+
+    def _tell(self, what: str, fault: Exception | None = None) -> None:
+        """Into the log, but the 1st, 2nd, 4th, 8th … time only: what is wrong may be so in every step."""
+        self._num_faults += 1
+        if self._num_faults & (self._num_faults - 1) == 0:
+            logger.error("moetape: %s (step with faults no. %d)", what, self._num_faults, exc_info=fault)
 
     # Pipeline stages
 
     def _for_next_stage(self, earlier: torch.Tensor | None) -> torch.Tensor:
         """The ids [layers so far, rows, k]; no rows at all where they are not complete."""
-        num_before = self._num_layers_before()
+        num_layers = self._num_before + len(self._layers)
         parts = [] if earlier is None else [earlier]
         parts += [self._ids_of[layer][None] for layer in self._layers if layer in self._ids_of]
-        shapes = {part.shape[1:] for part in parts}
-        if sum(len(part) for part in parts) == num_before + len(self._layers) and len(shapes) == 1:
+        parts = [part for part in parts if len(part)]
+        found = sum(len(part) for part in parts)
+        if found == num_layers and len({part.shape[1:] for part in parts}) == 1:
             self._sent = torch.cat(parts)
         else:
-            self._sent = torch.zeros((num_before + len(self._layers), 0, self._spec.top_k), dtype=torch.int32)
+            self._sent = torch.zeros((num_layers, 0, self._spec.top_k), dtype=torch.int32)
         return self._sent
-
-    def _num_layers_before(self) -> int:
-        first = self._layers[0] if self._layers else self._spec.num_layers
-        return sum(layer < first for layer in self._spec.layers)
 
     # The worker that answers
 
     def _commit(self, num_tokens: int, earlier: torch.Tensor | None) -> None:
+        """The step's rows to its slots; after any error these hold no rows, not even of earlier steps."""
         assert self._recorder is not None
-        if earlier is not None:
-            for layer, ids in zip(self._spec.layers, earlier.numpy(), strict=False):
+        slots = None
+        try:
+            table = self._runner.input_batch.block_table[self._group()]
+            slots = table.slot_mapping.np[:num_tokens]
+            for layer, ids in zip(self._spec.layers, () if earlier is None else earlier, strict=False):
                 self._recorder.capture(layer, ids)
-        table = self._runner.input_batch.block_table[self._group()]
-        slots = table.slot_mapping.np[:num_tokens]
-        padded = layout.graph_padded(num_tokens, self._num_rows) if self._num_rows > num_tokens else None
-        report = self._recorder.commit(slots, layout=padded).report
+            rows = layout.whole()
+            if self._num_rows > num_tokens:
+                rows = layout.graph_padded(num_tokens, self._num_rows)
+            report = self._recorder.commit(slots, layout=rows).report
+        except Exception:
+            if slots is None:
+                self._store.reset()
+            elif self._store.read(slots).valid.any():  # else the commit refused them
+                self._store.invalidate(slots)
+            raise
         if report.refused:
-            logger.warning("moetape: rows of step %d are missing: %s", report.step, report)
+            self._tell(f"rows of step {report.step} are missing: {report}")
 
     def _read(self, scheduler_output: Any) -> dict[str, AuxRequestOutput]:
         """The rows that requests are owed, of those that sampled in this step, by one gather."""
