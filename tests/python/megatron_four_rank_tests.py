@@ -70,26 +70,25 @@ PIPELINE = SetUp(pp=2, schedule="megatron", num_micro_batches=4, changes=FULL)
 
 
 def test_bad_data_on_one_rank_is_the_same_error_on_all_before_anything_runs() -> None:
-    for setup in (TENSOR, PIPELINE):
-        for culprit in (0, 3):
-            with attached(setup, missing="error") as (ranks, session, ids):
-                given = ranks.routes(session, ids)
-                mine = dist.get_rank() == culprit
-                told = []
-                for bad in (
-                    [spoiled(given[0], 1), *given[1:]],
-                    [*given[:-1], MicroBatchRoutes(given[-1].routes, np.asarray(given[-1].row_ids)[None])],
-                    [MicroBatchRoutes(given[0].routes, [[1], [2, 3]]), *given[1:]],
-                ):
-                    told.append(raised(session.forward_step, step, bad if mine else given))
-                for answers in zip(*everywhere(told), strict=True):
-                    assert len(set(answers)) == 1
-                    assert answers[0] is not None
-                    assert answers[0][1].startswith(f"rank {culprit} of 4: ")
-                kinds = ["MissingRowsError", "WrongShapeError", "InvalidArgumentError"]
-                assert [one[0] for one in told] == kinds
-                with session.forward_step(step, given) as replayed:  # the next step works
-                    ranks.run(replayed)
+    for setup, culprit in ((TENSOR, 0), (PIPELINE, 3)):
+        with attached(setup, missing="error") as (ranks, session, ids):
+            given = ranks.routes(session, ids)
+            mine = dist.get_rank() == culprit
+            told = []
+            for bad in (
+                [spoiled(given[0], 1), *given[1:]],
+                [*given[:-1], MicroBatchRoutes(given[-1].routes, np.asarray(given[-1].row_ids)[None])],
+                [MicroBatchRoutes(given[0].routes, [[1], [2, 3]]), *given[1:]],
+            ):
+                told.append(raised(session.forward_step, step, bad if mine else given))
+            for answers in zip(*everywhere(told), strict=True):
+                assert len(set(answers)) == 1
+                assert answers[0] is not None
+                assert answers[0][1].startswith(f"rank {culprit} of 4: ")
+            kinds = ["MissingRowsError", "WrongShapeError", "InvalidArgumentError"]
+            assert [one[0] for one in told] == kinds
+            with session.forward_step(step, given) as replayed:  # the next step works
+                ranks.run(replayed)
 
 
 def test_late_errors_of_one_rank_are_raised_on_all_before_the_optimizer_steps() -> None:

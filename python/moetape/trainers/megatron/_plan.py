@@ -61,20 +61,18 @@ class Planned:
     """A micro-batch of a chunk on the CPU, ready to go to the device in one copy."""
 
     shape: tuple[int, int, int]  # [layers, rows, k]
+    dtype: torch.dtype  # of the ids
     buffer: torch.Tensor  # uint8: ids in the narrow type, then a byte a row: replayed, then one: real
-    counts: Counts
-    all_replayed: bool
-    has_padding: bool
+    counts: Counts = field(default_factory=Counts)
+    all_replayed: bool = False
+    has_padding: bool = False
 
     def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(ids [layers, rows, k], replayed bool [rows], real bool [rows]) by one asynchronous copy."""
         buffer = self.buffer.to(device, non_blocking=True)
         num_rows = self.shape[1]
         ids, replayed, real = buffer.split([len(buffer) - 2 * num_rows, num_rows, num_rows])
-        dtype = self.dtype
-        return ids.view(dtype).view(self.shape), replayed.view(torch.bool), real.view(torch.bool)
-
-    dtype: torch.dtype = torch.uint8
+        return ids.view(self.dtype).view(self.shape), replayed.view(torch.bool), real.view(torch.bool)
 
 
 @dataclass
@@ -175,8 +173,7 @@ def _apply(
     )
     out = buffer.numpy()[:ids_bytes].view(dtype).reshape(shape)
     _, uses = plan.apply(sources, dtype=dtype.name, out=out, first_expert=first_expert % spec.num_experts)
-    planned = Planned(shape, buffer, Counts(), False, False, getattr(torch, dtype.name))
-    return planned, np.asarray(uses)
+    return Planned(shape, getattr(torch, dtype.name), buffer), np.asarray(uses)
 
 
 class _Rows:

@@ -128,7 +128,7 @@ class Session:
             check_replayable(router, policy.allow)
         self.shard: Shard = shard_of(config, routers)
         self._context = context_of(routers)
-        self._step: ReplayedStep | None = None
+        self.late_errors: list[mt.Error] = []  # that all ranks are still to hear of
         self._detached = False
         checkpoint.add_user()
         self._stop_binding = weakref.finalize(self, checkpoint.remove_user)
@@ -170,8 +170,11 @@ class Session:
         """
         if self._detached:
             raise mt.ClosedError("replay: expected an attached session, got one that was detached")
-        self._step = ReplayedStep(self, step, routes, pass_, self._step)
-        return self._step
+        return ReplayedStep(self, step, routes, pass_)
+
+    def take_late_errors(self) -> list[mt.Error]:
+        errors, self.late_errors = self.late_errors, []
+        return errors
 
     def check(self) -> None:
         """Refuse a configuration that has changed since attach() into one that would ignore the ids."""

@@ -35,29 +35,24 @@ class ReplayedStep:
         step: Callable[..., Any],
         routes: Sequence[MicroBatchRoutes],
         pass_: Pass,
-        last: ReplayedStep | None,
     ) -> None:
         self._session = session
         self._step = step
         self._policy = session.policy
-        self._errors: list[mt.Error] = []
         self._done = [0] * session.num_chunks
         self._plans: list[Checked | None] = []
         self.is_live = not self._policy.replays(pass_)
         self.dropped: frozenset[tuple[int, int]] = frozenset()
         self.counts = Counts()
-        late = last._take_errors() if last is not None else []
-        if self.is_live:
-            self._errors = late  # for the next step that all ranks check
-        else:
-            self._prepare(routes, late)
+        if not self.is_live:
+            self._prepare(routes)
 
     # Before the schedule.
 
-    def _prepare(self, routes: Sequence[MicroBatchRoutes], late: list[mt.Error]) -> None:
+    def _prepare(self, routes: Sequence[MicroBatchRoutes]) -> None:
         session = self._session
         checked: list[Checked] = []
-        error: mt.Error | None = late[0] if late else None
+        error = next(iter(session.take_late_errors()), None)
         try:
             session.check()
             checked = self._check(routes, frozenset())
@@ -185,13 +180,9 @@ class ReplayedStep:
         """Raise at once where no other rank could wait for this one, else in finish()."""
         if agreement.is_alone(self._session.group):
             raise error
-        self._errors.append(error)
+        self._session.late_errors.append(error)
 
     # After it.
-
-    def _take_errors(self) -> list[mt.Error]:
-        errors, self._errors = self._errors, []
-        return errors
 
     def finish(self) -> None:
         """Raise on all ranks what went wrong on one; all ranks of the group must call.
@@ -201,7 +192,7 @@ class ReplayedStep:
         """
         if self.is_live:
             return
-        errors = self._take_errors()
+        errors = self._session.take_late_errors()
         for chunk, done in enumerate(self._done):
             if done < len(self._plans):
                 errors.append(
