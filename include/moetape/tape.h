@@ -98,8 +98,8 @@ struct TapeFault {
 // A tape that is read. Copies share it; any thread. What was read stays good when the tape is gone, and when
 // another file takes its name. A file that is cut while it is mapped is another matter, as for every mapped
 // file: each call looks whether the file has still its length, but nothing can keep a process from SIGBUS
-// that touches what was cut a moment later. moetape itself never writes into a file that has its name. Of more
-// than 64 files none is held open, and cuts are found by their names.
+// that touches what was cut a moment later. moetape itself never writes into a file that has its name. Of
+// more than 64 files none is held open, and cuts are found by their names.
 class Tape {
  public:
   // A file or the index of several; symbolic links are followed. kIo, kCorruptData, or kUnsupported for what

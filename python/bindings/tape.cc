@@ -459,8 +459,9 @@ void bind_reader(nb::module_& m) {
           },
           "id"_a, "Indices of the sequences of this id, ascending. Looks at all entries when first called.")
       .def("verify", &verify, "sequence"_a = nb::none(), kVerifyDoc)
-      .def_prop_ro("name", &Tape::name,
-                   "The path that it was opened by (of an index that of the index), or the name of its bytes.")
+      .def_prop_ro(
+          "name", &Tape::name,
+          "The path that it was opened by (of an index that of the index), or the name of its bytes.")
       .def_prop_ro("spec", &Tape::spec, "The RouteSpec.")
       .def_prop_ro("num_rows", &Tape::num_rows, "Rows of all sequences.")
       .def_prop_ro(
