@@ -32,7 +32,7 @@ std::vector<Routes> read_sequences(const Tape& tape, const std::vector<int64_t>&
   std::vector<Routes> routes;
   Progress progress(console, "read", static_cast<int64_t>(sequences.size()));
   for (const int64_t sequence : sequences) {
-    routes.push_back(need(tape.read(sequence), fmt::format("sequence {}", sequence)));
+    routes.push_back(need(tape.read(sequence)));
     progress.advance();
   }
   return routes;
@@ -91,7 +91,6 @@ int run(const Options& options, Console& console) {
   const Tape a = open_tape(options.files[0]);
   const Tape b = open_tape(options.files[1]);
   const Pairing pairing = pair_tapes(a, b);
-  if (pairing.pairs.empty()) refuse("expected a sequence that stands in both tapes, got none");
   std::vector<int64_t> in_a;
   std::vector<int64_t> in_b;
   for (const auto& [of_a, of_b] : pairing.pairs) {
@@ -100,11 +99,15 @@ int run(const Options& options, Console& console) {
   }
   const DiagnoseOptions defaults;
   Diagnosis diagnosis = need(diagnose(read_sequences(a, in_a, console), read_sequences(b, in_b, console),
-                                      {.max_rows = options.max_rows.value_or(defaults.max_rows)}));
+                                      {.max_rows = options.max_rows.value_or(defaults.max_rows)}),
+                             fmt::format("a is {}, b is {}", options.files[0], options.files[1]));
+  const bool same_spec = a.spec().fingerprint() == b.spec().fingerprint();
+  const std::string difference = same_spec ? "" : spec_difference(a.spec(), b.spec());
   number_sequences(pairing, diagnosis);
   if (options.json) {
     Json json = {{"a", options.files[0]},
                  {"b", options.files[1]},
+                 {"spec_difference", same_spec ? Json() : Json(difference)},
                  {"paired_by", pairing.by_id ? "id" : "number"},
                  {"sequences_only_in_a", pairing.only_in_a},
                  {"sequences_only_in_b", pairing.only_in_b}};
@@ -114,6 +117,7 @@ int run(const Options& options, Console& console) {
     console.print(facts_text(
         console, {{"a", options.files[0]},
                   {"b", options.files[1]},
+                  {"specs", same_spec ? "the same" : "differ: " + difference},
                   {"sequences", fmt::format("{} compared by {}, {} only in a, {} only in b",
                                             count_text(static_cast<int64_t>(pairing.pairs.size())),
                                             pairing.by_id ? "id" : "number",

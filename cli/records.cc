@@ -70,7 +70,16 @@ Pairing pair_tapes(const Tape& a, const Tape& b) {
   } else {
     pair_by_number(a.num_sequences(), b.num_sequences(), pairing);
   }
+  if (pairing.pairs.empty()) {
+    refuse("{} and {}: expected a sequence that stands in both, paired by {}, got none", a.name(), b.name(),
+           pairing.by_id ? "id" : "number");
+  }
   return pairing;
+}
+
+std::string place_of(const Tape& tape, int64_t sequence) {
+  const std::string id = need(tape.entry(sequence)).id;
+  return id.empty() ? fmt::format("sequence {}", sequence) : fmt::format("sequence {} ({})", sequence, id);
 }
 
 Comparison compare_tapes(const Tape& a, const Tape& b, const Pairing& pairing, const CompareOptions& options,
@@ -78,7 +87,8 @@ Comparison compare_tapes(const Tape& a, const Tape& b, const Pairing& pairing, c
   Comparison comparison = need(Comparison::create(a.spec(), options));
   Progress progress(console, "compare", static_cast<int64_t>(pairing.pairs.size()));
   for (const auto& [in_a, in_b] : pairing.pairs) {
-    need(comparison.add(need(a.read(in_a)), need(b.read(in_b)), in_a), fmt::format("sequence {}", in_a));
+    need(comparison.add(need(a.read(in_a)), need(b.read(in_b)), in_a),
+         fmt::format("{} and {}: {}", a.name(), b.name(), place_of(a, in_a)));
     progress.advance();
   }
   return comparison;

@@ -22,7 +22,7 @@ constexpr int kMostLinks = 40;            // as many as Linux follows
 constexpr size_t kHiddenNameBytes = 100;  // of the name, enough to see whose it was
 
 Failure taken(std::string_view path) {
-  return fail(ErrorCode::kConflict, "{}: expected no file there, or to be asked to overwrite it", path);
+  return fail(ErrorCode::kConflict, "{}: expected no file there, since overwrite is not set", path);
 }
 
 // What a file system says that cannot do a thing at all.

@@ -56,7 +56,7 @@ TEST_F(OutputFiles, LeaveNothingWhereTheyAreGivenUp) {
 TEST_F(OutputFiles, ReplaceAFileOnlyWhereAsked) {
   write_file(path("page.html"), bytes_of("old"));
   expect_error(OutputFile::create(path("page.html")), ErrorCode::kConflict,
-               "page.html: expected no file there, or to be asked to overwrite it");
+               "page.html: expected no file there, since overwrite is not set");
   fs::create_symlink("page.html", folder_ / "link");
   expect_error(OutputFile::create(path("link")), ErrorCode::kConflict, "page.html: expected no file there");
   OutputFile file = value_of(OutputFile::create(path("link"), true));

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import moetape as mt
@@ -137,3 +138,34 @@ def test_verify_holds_a_tape_against_a_spec(tape: Path, tmp_path: Path) -> None:
     text = succeed("verify", tape, "--spec", write_spec(tmp_path, OTHER), code=1)
     assert f"{OTHER.fingerprint:016x}" in text
     assert f"{SPEC.fingerprint:016x}" in text
+
+
+@pytest.mark.parametrize("command", ["compare", "diagnose", "report"])
+def test_two_tapes_with_no_sequence_in_common_are_refused(command: str, tape: Path, tmp_path: Path) -> None:
+    other = write_tape(tmp_path / "other.tape", {"third": sample(20, seed=1)})
+    page = ["-o", tmp_path / "page.html"] if command == "report" else []
+    message = refused(command, tape, other, *page)
+    assert message == f"{tape} and {other}: expected a sequence that stands in both, paired by id, got none"
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_diagnose_says_that_two_tapes_are_of_different_specs(
+    records: dict[str, mt.Routes], tape: Path, tmp_path: Path
+) -> None:
+    wider = mt.RouteSpec([1, 2, 4], top_k=2, num_experts=9, num_layers=6, model="toy")
+    first = records["first"]
+    moved = mt.Routes.from_ids(wider, first.ids)
+    other = write_tape(tmp_path / "other.tape", {"first": moved})
+    found = succeed_json("diagnose", tape, other)
+    assert found["spec_difference"] == "num_experts 8 and 9"
+    assert "differ: num_experts 8 and 9" in succeed("diagnose", tape, other)
+    assert succeed_json("diagnose", tape, tape)["spec_difference"] is None
+
+
+def test_diagnose_names_the_tapes_that_it_calls_a_and_b(tape: Path, tmp_path: Path) -> None:
+    narrow = mt.RouteSpec([1, 2, 4], top_k=1, num_experts=8, num_layers=6)
+    other = write_tape(
+        tmp_path / "other.tape", {"first": mt.Routes.from_ids(narrow, np.ones((20, 3, 1), np.uint8))}
+    )
+    message = refused("diagnose", tape, other)
+    assert message == f"a is {tape}, b is {other}: b: expected top_k 2 as in a, got 1"

@@ -170,7 +170,7 @@ def test_a_file_is_replaced_only_where_that_is_asked_for(tmp_path: Path) -> None
     ]
     for write in writes:
         before = path.read_bytes()
-        with pytest.raises(mt.ConflictError, match=r"t: expected no file there, or to be asked to overwrite"):
+        with pytest.raises(mt.ConflictError, match=r"t: expected no file there, since overwrite is not set"):
             write(False)
         assert path.read_bytes() == before
         write(True)
