@@ -1787,7 +1787,7 @@ class Cause:
 
     @property
     def size(self) -> int:
-        """Ranks, or rows of a micro-batch."""
+        """Ranks, or sequences of a micro-batch."""
 
     @property
     def moves(self) -> list[RowMove]:

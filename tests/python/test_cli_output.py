@@ -178,15 +178,21 @@ def test_a_stream_that_is_closed_is_no_file_that_is_written(tape: Path, out: Pat
             assert (run.returncode, run.stderr) == (0, "")
 
 
-def interrupted(number: int, spec: Path, target: Path, slow: Path, **options: Any) -> tuple[int, str, str]:
-    """Ends a run that waits for its input."""
+def interrupted(
+    number: int, spec: Path, target: Path, slow: Path, handler: signal.Handlers = signal.SIG_DFL
+) -> tuple[int, str, str]:
+    """Ends a run that waits for its input; the signal is handled so, whatever it was for these tests."""
+
+    def prepare() -> None:
+        signal.signal(number, handler)
+
     first = slow.with_name("first")
     first.write_text(mt.encode(sample(1), "sglang"))
-    with start("convert", first, slow, "--spec", spec, "-o", target, **options) as run:
+    with start("convert", first, slow, "--spec", spec, "-o", target, preexec_fn=prepare) as run:
         with open(slow, "wb") as pipe:  # opens when the program is at this file
             assert [path for path in target.parent.iterdir() if path.name.startswith(".")]
             run.send_signal(number)
-            if "preexec_fn" in options:
+            if handler == signal.SIG_IGN:
                 pipe.write(mt.encode(sample(2), "sglang").encode())
         printed, complaint = run.communicate(timeout=60)
     return run.returncode, printed, complaint
@@ -205,12 +211,8 @@ def test_an_interrupt_leaves_nothing(number: int, out: Path, tmp_path: Path) -> 
 def test_a_signal_that_is_ignored_stays_so(out: Path, tmp_path: Path) -> None:
     """As nohup has it."""
     os.mkfifo(tmp_path / "slow")
-
-    def ignore() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
     ended = interrupted(
-        signal.SIGHUP, write_spec(tmp_path), out / "run.tape", tmp_path / "slow", preexec_fn=ignore
+        signal.SIGHUP, write_spec(tmp_path), out / "run.tape", tmp_path / "slow", signal.SIG_IGN
     )
     assert ended == (0, f"{out}/run.tape: 2 sequences, 3 rows\n", "")
 
