@@ -131,6 +131,7 @@ def _write_indices() -> None:
     _write("corpus", "tape-index", "two", good)
     _write("refused", "tape-index", "cut", good[:-1])
     _write("refused", "tape-index", "flipped", good.replace(b"2000", b"2002"))
+    _write("refused", "tape-index", "digits", good.replace(b'"header_xxh3":"', b'"header_xxh3":"\\f', 1))
     _write("refused", "tape-index", "nothing", b"")
 
 

@@ -515,5 +515,14 @@ TEST_F(TapeShards, AnIndexNamesNoFilesElsewhere) {
   }
 }
 
+TEST(TapeIndex, ChecksumsAreDigits) {
+  for (const std::string checksum : {"", "0123", "0123456789abcde\\f", "0123456789ABCDEF"}) {
+    const std::string text =
+        tape::format_index({.fingerprint = 1, .shards = {{.file = "a.tape", .header_checksum = checksum}}});
+    expect_error(tape::parse_index("run", std::as_bytes(std::span(text))), ErrorCode::kCorruptData,
+                 "a.tape: expected 16 hexadecimal digits of header_xxh3");
+  }
+}
+
 }  // namespace
 }  // namespace moetape::inline v0

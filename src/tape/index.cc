@@ -133,6 +133,11 @@ Result<Index> parse_index(std::string_view file, std::span<const std::byte> byte
       return fail(ErrorCode::kCorruptData, "{}: index: expected the name of a file beside it, got {:?}", file,
                   shard.file);
     }
+    if (!parse_hex(shard.header_checksum)) {
+      return fail(ErrorCode::kCorruptData,
+                  "{}: index: {}: expected 16 hexadecimal digits of header_xxh3, got {:?}", file, shard.file,
+                  shard.header_checksum);
+    }
   }
   if (index.shards.empty())
     return fail(ErrorCode::kCorruptData, "{}: index: expected shards, got none", file);
