@@ -97,10 +97,10 @@ smoke-vllm: python .venv-vllm/.requirements  ## one start of it
 	@tools/link_sources .venv-sglang "$(VENV)" tests/engines/sglang/standin
 	@touch $@
 
-test-sglang: python .venv-sglang/.requirements  ## inside real SGLang, on the CPU (its own environment, over .venv)
+test-sglang: python peers .venv-sglang/.requirements  ## inside real SGLang, on the CPU (its own environment, over .venv)
 	@.venv-sglang/bin/python -m pytest tests/engines/sglang
 
-smoke-sglang: python .venv-sglang/.requirements  ## one start of it
+smoke-sglang: python peers .venv-sglang/.requirements  ## one start of it
 	@.venv-sglang/bin/python -m pytest tests/engines/sglang -m smoke
 
 test-cuda: $(if $(NVCC),gpu-test)  ## compile for CUDA where there is nvcc, and run what needs no GPU

@@ -55,7 +55,9 @@ def stand_in_for_cuda() -> None:
 
     # Its own refuses sequence parallelism, whose gradients of norms are summed after all backward passes.
     norm: Any = WrappedTorchNorm
-    norm.__new__ = lambda cls, config, hidden_size, eps=1e-5, **_: torch.nn.LayerNorm(hidden_size, eps)
+    norm.__new__ = lambda cls, config, hidden_size, eps=1e-5, **_: getattr(torch.nn, config.normalization)(
+        hidden_size, eps=eps
+    )
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None  # 0.16.1 asks for it without Transformer Engine
     # The permuted tensor's sizes are read from tensors of the device; on gloo they must be lists.

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 CHAT_TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 
 
-def write(folder: Path, **over: int) -> None:
+def write(folder: Path, dtype: torch.dtype = torch.float32, **over: float) -> None:
     """Write checkpoint and tokenizer; `over` replaces settings of the configuration."""
     settings = {
         "vocab_size": 512,
@@ -31,7 +31,7 @@ def write(folder: Path, **over: int) -> None:
     }
     torch.manual_seed(0)
     config = transformers.Qwen3MoeConfig(**{**settings, **over})
-    transformers.Qwen3MoeForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    transformers.Qwen3MoeForCausalLM(config).to(dtype).save_pretrained(folder)
     _tokenizer(config.vocab_size).save_pretrained(folder)
 
 
