@@ -80,6 +80,7 @@ def parallel(**sizes: int) -> Iterator[Any]:
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import get_cuda_rng_tracker, model_parallel_cuda_manual_seed
 
+    before = set(torch.distributed.distributed_c10d._world.pg_map)
     parallel_state.initialize_model_parallel(**sizes)
     get_cuda_rng_tracker().reset()
     model_parallel_cuda_manual_seed(17)
@@ -87,6 +88,9 @@ def parallel(**sizes: int) -> Iterator[Any]:
         yield parallel_state
     finally:
         parallel_state.destroy_model_parallel()
+        # Megatron forgets its groups, whose threads would go on: hundreds after a few set-ups.
+        for group in set(torch.distributed.distributed_c10d._world.pg_map) - before:
+            torch.distributed.destroy_process_group(group)
 
 
 def config(**changes: Any) -> Any:
