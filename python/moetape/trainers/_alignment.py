@@ -5,7 +5,7 @@ A row id is (sequence + 1) << 32 | position, 0 for padding. A transformers route
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,8 +63,13 @@ def check_row_ids_shape(call: ForwardInputs, row_ids: RowIds) -> None:
         )
 
 
-def check_lengths(routes: Sequence[mt.Routes], num_tokens: npt.NDArray[np.int64], allow_short: bool) -> None:
-    """Hold routes against their sequences: n tokens have n rows, or n - 1 where the last was never fed."""
+def wrong_lengths(
+    routes: Sequence[mt.Routes], num_tokens: npt.NDArray[np.int64], allow_short: bool
+) -> Iterator[tuple[int, mt.Error]]:
+    """Hold routes against their sequences: n tokens have n rows, or n - 1 where the last was never fed.
+
+    Yields (sequence, error). Raises for another number of routes than sequences.
+    """
     if len(routes) != len(num_tokens):
         raise mt.WrongShapeError(
             f"routes: expected one per sequence of the batch ({len(num_tokens)}), got {len(routes)}; "
@@ -72,12 +77,18 @@ def check_lengths(routes: Sequence[mt.Routes], num_tokens: npt.NDArray[np.int64]
         )
     for sequence, (one, tokens) in enumerate(zip(routes, num_tokens.tolist(), strict=True)):
         if one.end > tokens:
-            raise mt.WrongShapeError(
-                f"routes[{sequence}]: expected at most {tokens} rows as the sequence's {tokens} tokens, "
-                f"got longer ones [{one.start}, {one.end})"
+            yield (
+                sequence,
+                mt.WrongShapeError(
+                    f"routes[{sequence}]: expected at most {tokens} rows as the sequence's {tokens} tokens, "
+                    f"got longer ones [{one.start}, {one.end})"
+                ),
             )
-        if one.end < tokens - 1 and not allow_short:
-            raise mt.WrongShapeError(
-                f"routes[{sequence}]: expected an end at {tokens - 1} or {tokens} for the sequence's "
-                f"{tokens} tokens, got {one.end}; allow_short=True routes the rest live"
+        elif one.end < tokens - 1 and not allow_short:
+            yield (
+                sequence,
+                mt.WrongShapeError(
+                    f"routes[{sequence}]: expected an end at {tokens - 1} or {tokens} for the sequence's "
+                    f"{tokens} tokens, got {one.end}; allow_short=True routes the rest live"
+                ),
             )

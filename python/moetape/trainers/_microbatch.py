@@ -90,12 +90,18 @@ class MicroBatch:
         self._ids[layer] = chosen.to(ids.dtype)
         return chosen
 
+    def silent(self) -> mt.NotCapturedError | None:
+        """Give the error that names the routers which did not fire; None if all did."""
+        names = [f"{name} (layer {one})" for one, name in self._names.items() if one not in self._fired]
+        if not names:
+            return None
+        return mt.NotCapturedError(
+            f"replay: expected every router to fire once in a forward, got nothing of {', '.join(names)}"
+        )
+
     def check_all_fired(self) -> None:
-        silent = [f"{name} (layer {one})" for one, name in self._names.items() if one not in self._fired]
-        if silent:
-            raise mt.NotCapturedError(
-                f"replay: expected every router to fire once in a forward, got nothing of {', '.join(silent)}"
-            )
+        if (error := self.silent()) is not None:
+            raise error
 
     def release(self) -> None:
         self._ids = {}

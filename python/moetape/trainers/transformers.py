@@ -19,14 +19,13 @@ Thread rule: one block at a time, its forward on the thread that opened it; the 
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 import moetape as mt
@@ -35,24 +34,41 @@ from moetape.models.arguments import check_excluded, check_model
 from moetape.models.forward import ForwardInputs
 from moetape.trainers import _alignment as alignment
 from moetape.trainers import _autograd as autograd
+from moetape.trainers import agreement
 from moetape.trainers._checkpoint import wrap_all
 from moetape.trainers._flight import Flights
-from moetape.trainers._microbatch import Counts, Current, MicroBatch, narrow
+from moetape.trainers._forward_plan import ForwardPlan, Given, plan_forward, refuse_jitter
+from moetape.trainers._microbatch import Counts, Current, MicroBatch
+from moetape.trainers._recording import Recording
+from moetape.trainers.policy import Pass, ReplayPolicy
 
-__all__ = ["Counts", "Replay", "Session", "attach"]
+__all__ = ["Counts", "Recording", "Replay", "ReplayPolicy", "Session", "attach"]
 
 _sessions: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Session]] = weakref.WeakKeyDictionary()
 
 
-def attach(model: torch.nn.Module, *, excluded: Mapping[int, str] | None = None) -> Session:
+def attach(
+    model: torch.nn.Module,
+    *,
+    excluded: Mapping[int, str] | None = None,
+    policy: ReplayPolicy | None = None,
+    group: Any = None,
+) -> Session:
     """Give the replay session of a model; the same one while it has one.
 
     excluded: {layer: reason} for MoE layers that were left out of the record; they are routed live.
+    policy: what replays and how; also session.policy. aux_loss other than "live" is refused by name, since
+    the models count that load from router logits.
+    group: a process group whose ranks check every block's data together, before the forward's first
+    collective: what is wrong on one of them is the same error on all. All must open their blocks together.
+    None: this rank alone.
     Nothing of the model is changed outside of replay. Raises, by name, for routers that moetape.models does
     not understand and for dense models. The session does not keep the model alive.
     """
     check_model(model)
     check_excluded(excluded)
+    if policy is not None:
+        _check_policy(policy)
     known = _sessions.get(model)
     session = known() if known is not None else None
     if session is None:
@@ -62,7 +78,20 @@ def attach(model: torch.nn.Module, *, excluded: Mapping[int, str] | None = None)
         raise mt.InvalidArgumentError(
             f"excluded: expected {session.spec.excluded} as the model's session has, got {dict(excluded)}"
         )
+    if policy is not None:
+        session.policy = policy
+    if group is not None:
+        session.group = group
     return session
+
+
+def _check_policy(policy: ReplayPolicy) -> None:
+    if not isinstance(policy, ReplayPolicy):
+        raise mt.WrongTypeError(f"policy: expected a ReplayPolicy, got {type(policy).__name__}")
+    if policy.aux_loss != "live":
+        raise mt.UnsupportedError(
+            f"policy: expected aux_loss='live' for transformers models, got {policy.aux_loss!r}"
+        )
 
 
 class Session:
@@ -70,6 +99,8 @@ class Session:
 
     def __init__(self, model: torch.nn.Module, excluded: Mapping[int, str] | None) -> None:
         self.spec: mt.RouteSpec = spec_of(model, excluded=excluded)
+        self.group: Any = None  # whose ranks agree, see attach()
+        self._policy = ReplayPolicy()
         self._model = weakref.ref(model)
         self._take(find_routers(model, excluded=excluded))
         self._current = Current()
@@ -83,13 +114,33 @@ class Session:
         self._interceptors = [interceptor(router) for router in routers]  # they keep no module alive
         self._names = {one.layer: one.name for one in self._interceptors}
 
+    @property
+    def policy(self) -> ReplayPolicy:
+        """What blocks that are opened from now on replay, and how."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: ReplayPolicy) -> None:
+        _check_policy(policy)
+        self._policy = policy
+
+    def record(
+        self, *, version: int | None = None, attention_mask: Any = None, row_ids: Any = None
+    ) -> Recording:
+        """Open a block that records what the model's forwards choose, or replay, for a later replay (R2).
+
+        version: the policy version of the weights. Sequences are told apart as in replay().
+        """
+        return Recording(self, attention_mask, row_ids, version)
+
     def replay(
         self,
         routes: Sequence[mt.Routes],
         *,
+        pass_: Pass | None = None,
         attention_mask: Any = None,
         row_ids: Any = None,
-        missing: Literal["live", "error"] = "live",
+        missing: Literal["live", "error", "fill"] | None = None,
         allow_short: bool = False,
     ) -> Replay:
         """Open a block in which one forward of the model replays `routes`, one per sequence in batch order.
@@ -97,11 +148,21 @@ class Session:
         Sequences are aligned by `attention_mask` [batch, tokens], by default the one that the forward gets
         (none = all tokens are real), or by `row_ids`, int64 [batch, length] or flat, cut from the batch by
         the trainer's own code: (sequence + 1) << 32 | position, with 0 or -1 for padding. Routes must end
-        with the sequence or one token before; allow_short=True takes shorter ones. missing="error" refuses
-        tokens without a valid row, but for a last one that was never fed. Token ids that routes carry are
-        held against input_ids. All is checked before anything of the model runs.
+        with the sequence or one token before; allow_short=True takes shorter ones. missing= beats the
+        policy's: "error" refuses tokens without a valid row, but for a last one that was never fed. Token ids
+        that routes carry are held against input_ids. All is checked before anything of the model runs.
+        pass_: a pass that the policy does not replay runs live, and counts nothing. By default "train", and
+        "reference" where the model has PEFT adapters that are all off.
         """
-        return Replay(self, routes, attention_mask, row_ids, missing, allow_short)
+        policy = self._policy if missing is None else dataclasses.replace(self._policy, missing=missing)
+        return Replay(self, routes, attention_mask, row_ids, policy, pass_, allow_short)
+
+    def _agree(self, error: mt.Error | None) -> None:
+        """Raise this rank's error, or that of any rank of the group."""
+        if self.group is not None:
+            agreement.agree(error, self.group)
+        elif error is not None:
+            raise error
 
     def detach(self) -> None:
         """End the session; attach() makes another. Refused in a block or while a micro-batch waits."""
@@ -116,14 +177,21 @@ class Session:
         if model is not None and known is not None and known() is self:
             del _sessions[model]
 
-    def _enter(self) -> torch.nn.Module:
+    def _living_model(self) -> torch.nn.Module:
         model = self._model()
         if self._detached or model is None:
             why = "detached" if self._detached else "outlived by its model"
             raise mt.ClosedError(f"replay: expected an attached session, got one that was {why}")
+        self._renew_routers(model)
+        return model
+
+    def _any_rank(self, flag: bool) -> bool:
+        return bool(agreement.gather_if_any(flag or None, self.group)) if self.group is not None else flag
+
+    def _enter(self) -> torch.nn.Module:
         if self._block_thread is not None:
             raise mt.InvalidArgumentError("replay: expected one open block per model, got a second")
-        self._renew_routers(model)
+        model = self._living_model()
         with self._lock:
             self._block_thread = threading.get_ident()
             try:
@@ -219,6 +287,9 @@ class Session:
 class Replay:
     """One block: one forward pass under replay. Made by Session.replay(); used once.
 
+    counts: tokens of the forward by how they were routed. dropped: the sequences that
+    ReplayPolicy(on_bad_data="drop") took out on this rank: leave their tokens out of the loss. is_live:
+    whether the forward ran without replay, because of its pass or of on_bad_data="live".
     A block that was entered and is lost without being left ends as if left by an error.
     """
 
@@ -230,24 +301,26 @@ class Replay:
         routes: Sequence[mt.Routes],
         attention_mask: Any,
         row_ids: Any,
-        missing: Literal["live", "error"],
+        policy: ReplayPolicy,
+        pass_: Pass | None,
         allow_short: bool,
     ) -> None:
         if attention_mask is not None and row_ids is not None:
             raise mt.InvalidArgumentError("replay: expected attention_mask or row_ids, got both")
-        if missing not in ("live", "error"):
-            raise mt.InvalidArgumentError(f"missing: expected 'live' or 'error', got {missing!r}")
         if not isinstance(allow_short, bool):
             raise mt.WrongTypeError(f"allow_short: expected True or False, got {allow_short!r}")
+        if pass_ is not None:
+            policy.replays(pass_)  # raises for what is none
         self._session = session
-        self._routes = _checked_routes(routes, session.spec)
-        self._attention_mask = attention_mask
-        self._row_ids = None if row_ids is None else alignment.given_row_ids(row_ids)
-        self._missing = missing
-        self._allow_short = allow_short
+        self._policy = policy
+        self._pass = pass_
+        given_ids = None if row_ids is None else alignment.given_row_ids(row_ids)
+        self._given = Given(routes, attention_mask, given_ids, allow_short)
         self._state: Literal["new", "open", "forward", "done"] = "new"
         self._micro_batch: MicroBatch | None = None
         self.counts = Counts()
+        self.dropped: frozenset[int] = frozenset()
+        self.is_live = False
 
     def __enter__(self) -> Replay:
         if self._state != "new":
@@ -311,87 +384,80 @@ class Replay:
                 "replay: a reentrant checkpoint around the whole model hides its recomputing; "
                 "checkpoint its layers"
             )
-        micro_batch = self._plan(ForwardInputs.of(model.forward, args, kwargs))
-        self._session._install(model)  # checkpointing may have been switched since the block began
-        self._session._flights.begin(micro_batch)
+        micro_batch = self._begin(model, args, kwargs)
+        if micro_batch is None:
+            self.is_live = True
+            self._session._current.push(None)
+        else:
+            self._session._install(model)  # checkpointing may have been switched since the block began
+            self._session._flights.begin(micro_batch)
         self._micro_batch = micro_batch
         self._state = "forward"
 
     def _after_forward(self, output: Any) -> None:
         flights, micro_batch = self._session._flights, self._micro_batch
-        assert micro_batch is not None
         self._micro_batch = None  # from here on the graph alone holds it
         self._state = "done"
+        if micro_batch is None:
+            self._session._current.pop()
+            return
         flights.end_forward(micro_batch)
+        if output is None:
+            flights.end(micro_batch)
+            return
         try:
-            if output is None:
-                flights.end(micro_batch)
-                return
-            micro_batch.check_all_fired()
+            self._session._agree(micro_batch.silent())
         except mt.Error:
             flights.end(micro_batch)
             raise
         flights.release_after_backward(micro_batch, output)
 
-    def _plan(self, call: ForwardInputs) -> MicroBatch:
-        session, row_ids = self._session, self._row_ids
-        if row_ids is None:
-            mask = call.attention_mask if self._attention_mask is None else self._attention_mask
-            row_ids, num_tokens = alignment.row_ids_of_mask(call, mask)
-            alignment.check_lengths(self._routes, num_tokens, self._allow_short)
-        else:
-            alignment.check_row_ids_shape(call, row_ids)
-        flat = np.ascontiguousarray(row_ids).reshape(-1)
-        plan = mt.replay.Plan.from_row_ids(flat, layers=list(session._names))
-        ids, use = plan.apply(self._routes, dtype=narrow(session.spec.num_experts))
-        if not call.is_embedded:
-            plan.verify(self._routes, call.tokens.detach().reshape(-1).to("cpu", torch.int32).numpy())
-        self.counts = self._count(flat, np.asarray(use))
-        recorded, replayed = torch.from_numpy(ids), torch.from_numpy(np.asarray(use) == mt.replay.REPLAYED)
+    def _begin(self, model: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> MicroBatch | None:
+        """Check the data, on all ranks of the group; None where the forward is to run live."""
+        if not self._policy.replays(self._pass or _pass_of(model)):
+            return None
+        session, policy = self._session, self._policy
+        planned, call, error = None, None, None
+        try:
+            refuse_jitter(model, session._names.values(), policy)
+            call = ForwardInputs.of(model.forward, args, kwargs)
+            planned = self._plan(call)
+            if planned.bad and policy.on_bad_data == "raise":
+                error = next(iter(planned.bad.values()))
+        except mt.Error as caught:
+            error = caught
+        except Exception as caught:  # whatever it is, other ranks wait for this one's verdict
+            if session.group is None:
+                raise
+            error = mt.InvalidArgumentError(f"replay: {type(caught).__name__}: {caught}")
+        session._agree(error)
+        assert planned is not None
+        assert call is not None
+        if policy.on_bad_data == "live" and session._any_rank(bool(planned.bad)):
+            return None
+        self.counts, self.dropped = planned.counts, frozenset(planned.bad)
         device = call.tokens.device
-        return MicroBatch(session._names, recorded.to(device), replayed.to(device))
+        ids, takes = torch.from_numpy(planned.ids).to(device), torch.from_numpy(planned.takes).to(device)
+        return MicroBatch(session._names, ids, takes, bool(planned.takes.all()))
 
-    def _count(self, row_ids: alignment.RowIds, use: npt.NDArray[np.uint8]) -> Counts:
-        live = use == mt.replay.LIVE
-        sequence, position = (row_ids >> 32) - 1, row_ids & 0xFFFFFFFF
-        ends = np.array([one.end for one in self._routes], dtype=np.int64)
-        beyond, behind_last = live.copy(), live.copy()
-        beyond[live] = position[live] >= ends[sequence[live]]
-        behind_last[live] = position[live] > ends[sequence[live]]
-        missing = live & ~beyond
-        if behind_last.any() and not self._allow_short:
-            row = int(np.flatnonzero(behind_last)[0])
-            end = ends[sequence[row]]
-            raise mt.WrongShapeError(
-                f"row_ids: expected positions up to {end} of sequence {sequence[row]}, whose routes end "
-                f"there, got {position[row]}; allow_short=True routes the rest live"
-            )
-        uncovered = missing | (beyond & np.isin(sequence, sequence[behind_last]))
-        if self._missing == "error" and uncovered.any():
-            row = int(np.flatnonzero(uncovered)[0])
-            raise mt.MissingRowsError(
-                f"replay: expected a recorded row for every token, got {int(uncovered.sum())} without; "
-                f"the first is sequence {sequence[row]} position {position[row]}"
-            )
-        return Counts(
-            int((use == mt.replay.REPLAYED).sum()),
-            int(missing.sum()),
-            int(beyond.sum()),
-            int((use == mt.replay.FILL).sum()),
-        )
+    def _plan(self, call: ForwardInputs) -> ForwardPlan:
+        """Plan the forward; a second time without the sequences that go out of replay."""
+        session, policy = self._session, self._policy
+        names = list(session._names)
+        planned = plan_forward(self._given, call, spec=session.spec, layers=names, policy=policy)
+        if not planned.bad or policy.on_bad_data != "drop":
+            return planned
+        out = planned.bad
+        planned = plan_forward(self._given, call, spec=session.spec, layers=names, policy=policy, dropped=out)
+        planned.bad = out
+        return planned
 
 
-def _checked_routes(routes: Sequence[mt.Routes], spec: mt.RouteSpec) -> list[mt.Routes]:
-    if isinstance(routes, mt.Routes) or not isinstance(routes, Sequence):
-        raise mt.WrongTypeError(f"routes: expected a sequence of Routes, got {type(routes).__name__}")
-    for index, one in enumerate(routes):
-        if not isinstance(one, mt.Routes):
-            raise mt.WrongTypeError(f"routes[{index}]: expected Routes, got {type(one).__name__}")
-        if one.spec.fingerprint != spec.fingerprint:
-            raise mt.SpecMismatchError(f"routes[{index}]: expected those of {spec}, got those of {one.spec}")
-        if spec.distinct and not one.spec.distinct:
-            raise mt.SpecMismatchError(
-                f"routes[{index}]: expected distinct ids, as the model's routers pick; got a spec that lets "
-                "a row repeat one"
-            )
-    return list(routes)
+def _pass_of(model: torch.nn.Module) -> Pass:
+    """Tell a PEFT model whose adapters are all off, which is the reference, from one that is trained."""
+    switches = [
+        bool(module.disable_adapters)
+        for module in model.modules()
+        if isinstance(getattr(module, "disable_adapters", None), bool)
+    ]
+    return "reference" if switches and all(switches) else "train"

@@ -1,0 +1,110 @@
+"""Replay in every Mixture-of-Experts type of transformers: what counts is what the experts receive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import moetape as mt
+from moetape.models import num_intercepted, spec_of
+from moetape.trainers.transformers import attach
+from replay_helpers import deterministic, gradients, same_gradients, wrong_routes
+from tiny_zoo import EXCLUDED, REFUSED, TYPES, zoo
+
+BATCH = {"input_ids": torch.tensor([[5, 9, 11, 40, 7, 21], [3, 8, 60, 33, 34, 35]])}
+
+
+@contextmanager
+def experts_input(model: Any, spec: mt.RouteSpec) -> Iterator[dict[int, list[Any]]]:
+    """The ids [rows, k] with which experts are called, by layer, by hooks that know nothing of routers."""
+    received: dict[int, list[Any]] = {}
+    handles = []
+    for name, module in model.named_modules():
+        if not name.endswith("experts") or "shared" in name:
+            continue
+        layer = next(int(part) for part in name.split(".") if part.isdigit())
+        if layer not in spec.layers:
+            continue
+
+        def hook(module: Any, args: Any, kwargs: Any, layer: int = layer) -> None:
+            tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+            ids = [one for one in tensors if one.dtype == torch.int64]
+            found = ids[0] if ids else ids_of_scaled(tensors[0], spec.num_experts)
+            received.setdefault(layer, []).append(found.reshape(-1, spec.top_k).numpy().copy())
+
+        handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+    try:
+        yield received
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def ids_of_scaled(hidden: torch.Tensor, num_experts: int) -> torch.Tensor:
+    """Llama 4 hands every token to every expert, times a score that is 0 where it was not chosen."""
+    return (hidden.detach().reshape(num_experts, -1, hidden.shape[-1]) != 0).any(-1).T.nonzero()[:, 1]
+
+
+def run(model: Any) -> torch.Tensor:
+    output = model(**BATCH, use_cache=False)
+    hidden = output.logits if "logits" in output else output.last_hidden_state
+    hidden.square().mean().backward()
+    return hidden.detach()
+
+
+def routes_of(spec: mt.RouteSpec, received: dict[int, list[Any]]) -> list[mt.Routes]:
+    stacked = np.stack([received[layer][0] for layer in spec.layers], axis=1)
+    return [mt.Routes.from_ids(spec, stacked[first : first + 6]) for first in (0, 6)]
+
+
+@pytest.mark.parametrize(("kind", "message"), REFUSED.items())
+def test_two_routers_in_a_layer_are_refused_by_name(kind: str, message: str) -> None:
+    with pytest.raises(mt.UnsupportedError, match=message):
+        attach(zoo(kind))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TYPES if kind not in REFUSED])
+def test_experts_receive_the_recorded_ids(kind: str) -> None:  # case G01
+    model = zoo(kind)
+    session = attach(model, excluded=EXCLUDED.get(kind))
+    spec = session.spec
+    assert spec.fingerprint == spec_of(model, excluded=EXCLUDED.get(kind)).fingerprint
+    with deterministic():
+        with experts_input(model, spec) as live:
+            plain = run(model)
+        plain_gradients = gradients(model)
+        own = routes_of(spec, live)
+        with session.replay(own), experts_input(model, spec) as ids:
+            again = run(model)
+        assert torch.equal(again, plain)
+        assert same_gradients(gradients(model), plain_gradients)
+        assert all(np.array_equal(ids[layer][0], live[layer][0]) for layer in spec.layers)
+
+        foreign = [wrong_routes(one) for one in own]
+        with session.replay(foreign), experts_input(model, spec) as ids:
+            other = run(model)
+        for column, layer in enumerate(spec.layers):
+            assert np.array_equal(ids[layer][0], np.concatenate([one.ids[:, column] for one in foreign]))
+        assert torch.isfinite(other).all()
+        assert not torch.equal(other, plain)
+        other_gradients = gradients(model)
+        modules = dict(model.named_modules())
+        for name in session._names.values():
+            weights = [f"{name}.{one}" for one, _ in modules[name].named_parameters() if "expert" not in one]
+            assert any(other_gradients[one].abs().sum() > 0 for one in weights if one in other_gradients), (
+                name
+            )
+        if model.supports_gradient_checkpointing:
+            for reentrant in (False, True):
+                model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+                with session.replay(foreign), experts_input(model, spec) as ids:
+                    assert torch.equal(run(model), other)
+                assert same_gradients(gradients(model), other_gradients)
+                assert all(len(ids[layer]) == 2 for layer in spec.layers)
+                assert all(np.array_equal(*ids[layer]) for layer in spec.layers)
+    assert num_intercepted() == 0
