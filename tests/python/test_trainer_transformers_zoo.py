@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,41 +11,10 @@ import torch
 import moetape as mt
 from moetape.models import num_intercepted, spec_of
 from moetape.trainers.transformers import attach
-from replay_helpers import deterministic, gradients, same_gradients, wrong_routes
+from replay_helpers import deterministic, experts_input, gradients, same_gradients, wrong_routes
 from tiny_zoo import EXCLUDED, REFUSED, TYPES, zoo
 
 BATCH = {"input_ids": torch.tensor([[5, 9, 11, 40, 7, 21], [3, 8, 60, 33, 34, 35]])}
-
-
-@contextmanager
-def experts_input(model: Any, spec: mt.RouteSpec) -> Iterator[dict[int, list[Any]]]:
-    """The ids [rows, k] with which experts are called, by layer, by hooks that know nothing of routers."""
-    received: dict[int, list[Any]] = {}
-    handles = []
-    for name, module in model.named_modules():
-        if not name.endswith("experts") or "shared" in name:
-            continue
-        layer = next(int(part) for part in name.split(".") if part.isdigit())
-        if layer not in spec.layers:
-            continue
-
-        def hook(module: Any, args: Any, kwargs: Any, layer: int = layer) -> None:
-            tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-            ids = [one for one in tensors if one.dtype == torch.int64]
-            found = ids[0] if ids else ids_of_scaled(tensors[0], spec.num_experts)
-            received.setdefault(layer, []).append(found.reshape(-1, spec.top_k).numpy().copy())
-
-        handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-    try:
-        yield received
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def ids_of_scaled(hidden: torch.Tensor, num_experts: int) -> torch.Tensor:
-    """Llama 4 hands every token to every expert, times a score that is 0 where it was not chosen."""
-    return (hidden.detach().reshape(num_experts, -1, hidden.shape[-1]) != 0).any(-1).T.nonzero()[:, 1]
 
 
 def run(model: Any) -> torch.Tensor:

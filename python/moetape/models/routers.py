@@ -177,6 +177,10 @@ def _moe_blocks(model: nn.Module, without: Collection[nn.Module]) -> Iterator[tu
         for name, module in modules
         if any(_holds_experts(child_name, child) for child_name, child in module.named_children())
     ]
+    experts = [path for name, block in blocks for path in _paths_of_experts(name, block)]
+    blocks = [  # adapters wrap experts, which then stand below a module of their own
+        (name, block) for name, block in blocks if not any(_is_below(name, path) for path in experts)
+    ]
     holders = [name for name, _ in blocks]
     blocks += [
         (name, module)
@@ -191,6 +195,12 @@ def _moe_blocks(model: nn.Module, without: Collection[nn.Module]) -> Iterator[tu
 
 def _is_below(name: str, above: str) -> bool:
     return name == above or not above or name.startswith(f"{above}.")
+
+
+def _paths_of_experts(name: str, block: nn.Module) -> Iterator[str]:
+    for child_name, child in block.named_children():
+        if _holds_experts(child_name, child):
+            yield f"{name}.{child_name}" if name else child_name
 
 
 def _holds_experts(name: str, module: nn.Module) -> bool:
