@@ -155,7 +155,7 @@ __all__ = [
     "wire",
 ]
 
-_LAZY = ("arrow", "engines", "models", "synthetic", "trainers")
+_LAZY = ("arrow", "engines", "models", "pieces", "ray", "synthetic", "trainers")
 
 __getattr__ = loader(__name__, _LAZY)
 

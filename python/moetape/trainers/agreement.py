@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import moetape as mt
 
-__all__ = ["agree", "gather_if_any", "is_alone"]
+__all__ = ["agree", "device_of", "gather_if_any", "is_alone"]
 
 
 def is_alone(group: Any = None) -> bool:
@@ -41,7 +41,7 @@ def gather_if_any(value: Any, group: Any = None) -> list[Any]:
     """Give every rank's value to all ranks, or an empty list if it is None on all; all ranks must call."""
     if is_alone(group):
         return [] if value is None else [value]
-    flag = torch.tensor([value is not None], dtype=torch.uint8, device=_device(group))
+    flag = torch.tensor([value is not None], dtype=torch.uint8, device=device_of(group))
     dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
     if not flag.item():
         return []
@@ -50,8 +50,8 @@ def gather_if_any(value: Any, group: Any = None) -> list[Any]:
     return told
 
 
-def _device(group: Any) -> torch.device:
-    """A device that the group's backend can reduce on; the CPU where it can."""
+def device_of(group: Any) -> torch.device:
+    """Give a device that the group's backend can send from; the CPU where it can."""
     backend = str(dist.get_backend(group))
     if "gloo" in backend or "cpu" in backend:
         return torch.device("cpu")
