@@ -21,7 +21,7 @@ from moetape.models.intercept import (
     num_intercepted,
     remove_all,
 )
-from moetape.models.override import Override
+from moetape.models.override import Override, outside_of_graphs
 from moetape.models.routers import Router, find_routers, model_name, spec_of, spec_of_routers
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "interceptor",
     "model_name",
     "num_intercepted",
+    "outside_of_graphs",
     "remove_all",
     "spec_of",
     "spec_of_routers",

@@ -6,13 +6,20 @@ import types
 import weakref
 from collections.abc import Callable
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
 from moetape import InvalidArgumentError
 
 _lock = RLock()
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def outside_of_graphs(function: _Function) -> _Function:
+    """Keep torch.compile away from a function: it runs between two graphs, and fullgraph=True is an error."""
+    disabled = torch.compiler.disable(function, reason="moetape works outside of compiled graphs")
+    return cast(_Function, disabled)
 
 
 class Override:
@@ -59,7 +66,7 @@ class Override:
             raise InvalidArgumentError(f"{self.__name__}: expected a living owner, got one that is gone")
         return types.MethodType(getattr(type(owner), self.__name__), owner)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @outside_of_graphs
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         original, around = self.__wrapped__, self._around
         return original(*args, **kwargs) if around is None else around(original, *args, **kwargs)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 import moetape as mt
-from moetape.models import Interceptor
+from moetape.models import Interceptor, outside_of_graphs
 from moetape.models.forward import ForwardInputs
 from moetape.trainers import _alignment as alignment
 from moetape.trainers import _autograd as autograd
@@ -83,10 +83,12 @@ class Recording:
         def recording_of(module: torch.nn.Module) -> Recording | None:
             return this() if module is attached() and not autograd.in_backward() else None
 
+        @outside_of_graphs
         def before(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             if (recording := recording_of(module)) is not None:
                 recording._forward = recording._begin(ForwardInputs.of(module.forward, args, kwargs))
 
+        @outside_of_graphs
         def after(module: torch.nn.Module, args: Any, output: Any) -> None:
             if (recording := recording_of(module)) is not None:
                 forward, recording._forward = recording._forward, None

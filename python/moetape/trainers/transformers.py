@@ -29,7 +29,14 @@ from typing import Any, Literal
 import torch
 
 import moetape as mt
-from moetape.models import Router, find_routers, interceptor, spec_of, spec_of_routers
+from moetape.models import (
+    Router,
+    find_routers,
+    interceptor,
+    outside_of_graphs,
+    spec_of,
+    spec_of_routers,
+)
 from moetape.models.arguments import check_excluded, check_model
 from moetape.models.forward import ForwardInputs
 from moetape.trainers import _alignment as alignment
@@ -334,11 +341,13 @@ class Replay:
         attached = weakref.ref(model)  # a deep copy of the model shares the hooks, which are not meant for it
         this = weakref.ref(self)  # whoever entered the block holds it, not the model
 
+        @outside_of_graphs
         def before(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             block = this()
             if block is not None and module is attached():
                 block._before_forward(module, args, kwargs)
 
+        @outside_of_graphs
         def after(module: torch.nn.Module, args: Any, output: Any) -> None:
             block = this()
             if block is not None and module is attached() and block._state == "forward":
