@@ -115,10 +115,43 @@ def test_a_cleared_cache_holds_no_rows(worker: Worker) -> None:
     assert worker.valid(1) == [False]
 
 
-def test_a_copied_block_has_no_rows_of_its_own(worker: Worker) -> None:
+def test_a_copy_of_a_block_has_its_rows_as_far_as_it_counts() -> None:
+    worker = Worker(check_hashes=False)
+    worker.step(new={"a": ([1, 2], 0)}, computed=[1, 2, 5])
+    rows = worker.store.read([2 * SIZE]).ids
+    worker.step(new={"b": ([1, 5], SIZE + 1)}, copies=[(2, 5)])
+    assert worker.valid(1, 2) == [True, True]
+    copied = worker.store.read([5 * SIZE, 5 * SIZE + 1])
+    assert copied.valid.tolist() == [True, False]
+    assert (copied.ids[0] == rows[0]).all()
+    assert worker.store.read([2 * SIZE, 5 * SIZE + 1]).valid.tolist() == [True, False]
+
+
+def test_a_copy_of_a_row_that_is_missing_is_missing() -> None:
+    worker = Worker(check_hashes=False)
+    worker.step(new={"a": ([1], 0)}, computed=[5])
+    worker.step(new={"b": ([5], 1)}, copies=[(1, 5)])
+    assert not worker.store.read([5 * SIZE]).complete
+
+
+def test_a_copy_proves_nothing_where_kv_comes_from_outside() -> None:
+    worker = Worker(check_hashes=True)
     worker.step(new={"a": ([1], 0)}, computed=[1, 5])
-    worker.step(copies=[(1, 5)])
-    assert worker.valid(1, 5) == [True, False]
+    worker.step(new={"b": ([5], 1)}, copies=[(1, 5)])
+    assert not worker.store.read([5 * SIZE, 5 * SIZE + 1]).valid.any()
+
+
+def test_a_session_that_goes_on_within_a_block_keeps_what_it_has_there(worker: Worker) -> None:
+    worker.step(new={"a": ([1, 2], 0)}, computed=[1, 2])  # the last row is of a token that is taken back
+    worker.step(new={"a": ([1, 2, 3], SIZE + 1)})
+    assert worker.store.read([2 * SIZE, 2 * SIZE + 1, 3 * SIZE]).valid.tolist() == [True, False, False]
+
+
+def test_a_block_that_is_loaded_in_part_has_no_rows() -> None:
+    worker = Worker(check_hashes=True)
+    worker.step(new={"a": ([1], 0)}, hashes={"a": [b"A1"]}, computed=[1])
+    worker.step(new={"b": ([1], 1)}, finished=["a"])
+    assert not worker.store.read([SIZE, SIZE + 1]).valid.any()
 
 
 # case J03

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from vllm.engine.arg_utils import EngineArgs
 import moetape
 from moetape.engines import vllm as engine
 from moetape.engines.vllm import patches, plugin
+from moetape.engines.vllm.sources import TRIED, check_sources
 from vllm_fixtures import random_tokens
 from vllm_models import Reference
 
@@ -132,23 +135,49 @@ def test_blocks_that_a_connector_loads_are_missing_and_never_stale(
 # A vLLM that is not known, and what is refused.
 
 
-def test_an_unknown_version_is_left_alone_and_the_log_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delattr(patches.VllmConfig, patches._PATCHED, raising=False)
-    monkeypatch.setattr(vllm, "__version__", "0.33.1")
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The log of a process whose vLLM is not patched yet; nothing may patch it."""
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    before = patches.VllmConfig._verify_aux_output_compatibility
+    monkeypatch.setattr(patches, "apply", lambda: pytest.fail("patched"))
+    return caplog
+
+
+def test_an_unknown_version_is_left_alone_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(vllm, "__version__", "0.33.1")
     plugin.register()
-    assert patches.VllmConfig._verify_aux_output_compatibility is before
-    assert "expected one of 0.32.0, got 0.33.1" in caplog.text
+    assert "expected one of 0.32.0, got 0.33.1" in told.text
 
 
-def test_a_changed_source_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(patches.VllmConfig, patches._PATCHED, raising=False)
-    monkeypatch.setitem(patches._SOURCES, "Worker.load_model", patches.Worker.shutdown)
-    with pytest.raises(moetape.UnsupportedError, match=r"its own Worker\.load_model"):
-        patches.apply()
+def test_an_older_version_without_these_modules_still_starts(
+    monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("vllm.distributed.aux_output_connector")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "vllm.distributed.aux_output_connector", None)
+    plugin.register()
+    assert "expected its own vllm.distributed.aux_output_connector" in told.text
+    monkeypatch.setattr(vllm, "__version__", "0.9.2")
+    told.clear()
+    plugin.register()
+    assert "got 0.9.2" in told.text
+
+
+@pytest.mark.parametrize("name", [*TRIED["0.32.0"]])
+def test_a_changed_source_is_refused_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_sources("0.32.0+cpu")
+    monkeypatch.setitem(TRIED["0.32.0"], name, "0" * 16)
+    with pytest.raises(moetape.UnsupportedError, match=f"its own {re.escape(name)}, got another source"):
+        check_sources("0.32.0+cpu")
+
+
+def test_on_a_gpu_nothing_is_touched(monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(type(patches.current_platform), "is_cpu", lambda self: False)
+    monkeypatch.setattr(vllm, "__version__", "0.33.1")
+    plugin.register()
+    assert told.text == ""
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class Request:
         self.num_output_tokens = 0
         self.block_hashes: list[bytes] = []
         self.sampling_params = SimpleNamespace(routed_experts_prompt_start=start, extra_args=extra or None)
-        self.finished = False
+        self.finished = self.resumable = False
         self.given: list[np.ndarray] = []
         self._connector = connector
 
@@ -133,6 +133,21 @@ def test_no_output_of_the_worker_fails_nothing(connector: SchedulerConnector) ->
     request = Request(connector, 4)
     request.num_tokens += 1
     assert engine.missing_rows(connector.take_output(request, None)) == {"lost": 4}
+
+
+def test_a_session_whose_hashes_change_stops_nothing(connector: SchedulerConnector) -> None:
+    session = Request(connector, 5)
+    session.resumable = True
+    session.block_hashes = [b"1", b"2"]
+    assert session.owed() == 0
+    session.sample(1, (0, 5))
+    session.block_hashes = [b"1"]  # its last token is taken back, and more are fed
+    session.num_tokens = session.num_prompt_tokens = 8
+    assert session.owed() == 5
+    session.sample(1, (5, 8))
+    session.finished, session.resumable = True, False
+    connector.request_finished(session)
+    assert session.rows() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 # case J09

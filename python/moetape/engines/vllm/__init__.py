@@ -2,8 +2,8 @@
 
     llm = vllm.LLM(model, enable_return_routed_experts=True)        # moetape is installed: nothing else to do
     output = llm.generate(prompt)[0].outputs[0]
-    output.routed_experts                                           # [rows, layers, k], as vLLM gives it on
-    GPUs routes = moetape.engines.vllm.routes_of(output.routed_experts, spec)
+    output.routed_experts                                           # [rows, layers, k], as on GPUs
+    routes = moetape.engines.vllm.routes_of(output.routed_experts, spec)
 
 Importing this package imports neither torch nor vLLM; the drop-in names do when they are first used. See
 docs/vllm.md.

@@ -70,9 +70,8 @@ class BlockOwners:
             self._blind = False
         if self._check_hashes:
             self._note_hashes(metadata, scheduled)
-        fresh = self._give_out(scheduled)
-        if scheduled.kv_cache_block_copies:
-            fresh += [copy.dst_block_id for copy in scheduled.kv_cache_block_copies]
+        copies = scheduled.kv_cache_block_copies or ()
+        fresh = self._give_out(scheduled, {copy.dst_block_id: copy.src_block_id for copy in copies})
         if self._check_hashes:
             for block in fresh:
                 self._hash_of.pop(block, None)
@@ -85,12 +84,12 @@ class BlockOwners:
         self._requests.clear()
         self._store.reset()
 
-    def _give_out(self, scheduled: Any) -> list[int]:
-        """Blocks that requests are given anew in this step."""
+    def _give_out(self, scheduled: Any, source_of: dict[int, int]) -> list[int]:
+        """Blocks that requests are given anew in this step; source_of: those that are copies of others."""
         fresh: list[int] = []
         for new in scheduled.scheduled_new_reqs:
-            fresh += self._given(
-                new.req_id, new.block_ids[self._group], new.num_computed_tokens, replaced=True
+            fresh += self._replaced(
+                new.req_id, new.block_ids[self._group], new.num_computed_tokens, source_of
             )
         cached = scheduled.scheduled_cached_reqs
         for request_id, new_blocks, num_computed in zip(
@@ -98,19 +97,34 @@ class BlockOwners:
         ):
             if request_id in cached.resumed_req_ids:
                 ids = new_blocks[self._group] if new_blocks else []
-                fresh += self._given(request_id, ids, num_computed, replaced=True)
+                fresh += self._replaced(request_id, ids, num_computed, source_of)
             elif new_blocks:
-                fresh += self._given(request_id, new_blocks[self._group], 0, replaced=False)
+                fresh += new_blocks[self._group]
+                if self._check_hashes:
+                    self._requests.setdefault(request_id, _Request()).blocks += new_blocks[self._group]
         return fresh
 
-    def _given(self, request_id: str, ids: list[int], num_computed: int, replaced: bool) -> list[int]:
-        num_claimed = 0 if self._blind else num_computed // self._block_size
+    def _replaced(
+        self, request_id: str, ids: list[int], num_computed: int, source_of: dict[int, int]
+    ) -> list[int]:
+        """A request has these blocks now, some of whose tokens are computed; returns those that are new."""
+        num_claimed, num_inside = (0, 0) if self._blind else divmod(num_computed, self._block_size)
+        goes_on = not self._check_hashes
         if self._check_hashes:
             request = self._requests.setdefault(request_id, _Request())
-            if replaced:
-                request.blocks, request.num_stamped, request.num_claimed = [], 0, num_claimed
-            request.blocks += ids
+            goes_on = request.blocks[num_claimed : num_claimed + 1] == ids[num_claimed : num_claimed + 1]
+            request.blocks, request.num_stamped, request.num_claimed = [*ids], 0, num_claimed
+        if num_inside and goes_on:
+            self._keep_start(ids[num_claimed], num_inside, source_of.get(ids[num_claimed]))
+            num_claimed += 1
         return ids[num_claimed:]
+
+    def _keep_start(self, block: int, num_rows: int, source: int | None) -> None:
+        """The first rows of a block stay, or are those of the block that it is a copy of; the others go."""
+        slots = block * self._block_size + np.arange(self._block_size)
+        self._store.invalidate(slots[num_rows:])
+        if source is not None:
+            self._store.move(source * self._block_size + np.arange(num_rows), slots[:num_rows])
 
     def _note_hashes(self, metadata: Any, scheduled: Any) -> None:
         """Take the hashes that came, stamp blocks with them that were given out before, forget who ended.

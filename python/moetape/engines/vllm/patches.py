@@ -1,89 +1,36 @@
-"""What the plug-in changes in vLLM: one function for each patch, held against the source it was written for.
+"""What the plug-in changes in vLLM: one function for each patch.
 
-TRIED has, for each version of vLLM, the sources that the patches replace or lean on. Another version, or
-another source under a version that is known (a fork), is refused by name, and nothing is patched.
+To be imported once moetape.engines.vllm.sources has found the vLLM that they were written for.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import inspect
-from collections.abc import Callable
 from typing import Any
 
-import vllm
 from vllm.config import VllmConfig
-from vllm.distributed.aux_output_connector.connector import AuxOutputSchedulerConnector
-from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from vllm.platforms import current_platform
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+from vllm.v1.kv_cache_interface import RSWASpec, is_full_attention_spec, iter_layer_specs
 from vllm.v1.worker.gpu_worker import Worker
 
 from moetape import UnsupportedError
 from moetape.engines.vllm.specs import spec_of
 
-__all__ = ["TRIED", "apply"]
-
-_SOURCES: dict[str, Callable[..., Any]] = {
-    "VllmConfig._verify_aux_output_compatibility": VllmConfig._verify_aux_output_compatibility,
-    "Scheduler.__init__": Scheduler.__init__,
-    "Scheduler.update_from_output": Scheduler.update_from_output,
-    "AuxOutputSchedulerConnector": AuxOutputSchedulerConnector,
-    "Worker.load_model": Worker.load_model,
-    "Worker.initialize_from_config": Worker.initialize_from_config,
-    "Worker.execute_model": Worker.execute_model,
-    "GPUModelRunner.execute_model": GPUModelRunner.execute_model,
-    "GPUModelRunner.sample_tokens": GPUModelRunner.sample_tokens,
-    "GPUModelRunner._prepare_inputs": GPUModelRunner._prepare_inputs,
-    "BaseRouter._select_experts": BaseRouter._select_experts,
-}
-
-TRIED: dict[str, dict[str, str]] = {
-    "0.32.0": {
-        "VllmConfig._verify_aux_output_compatibility": "df40783516c7a745",
-        "Scheduler.__init__": "c026802456720b43",
-        "Scheduler.update_from_output": "85b29db96051135c",
-        "AuxOutputSchedulerConnector": "c12cf1762b5ed9d8",
-        "Worker.load_model": "350a4fb01458c532",
-        "Worker.initialize_from_config": "71b1fbd048077170",
-        "Worker.execute_model": "782126ba48e7e116",
-        "GPUModelRunner.execute_model": "e058bf791a298e98",
-        "GPUModelRunner.sample_tokens": "047e6a4738dead56",
-        "GPUModelRunner._prepare_inputs": "c31a77c123a09a04",
-        "BaseRouter._select_experts": "72be73a361f8d723",
-    },
-}
+__all__ = ["apply"]
 
 _PATCHED = "_moetape_patched"
 
 
-def source_hash(what: Callable[..., Any]) -> str:
-    """16 hexadecimal digits of a function's or class's source."""
-    return hashlib.sha256(inspect.getsource(what).encode()).hexdigest()[:16]
-
-
 def apply() -> None:
-    """Patch vLLM in this process, once. Raises UnsupportedError for sources that were not tried."""
+    """Patch vLLM in this process, once."""
     if hasattr(VllmConfig, _PATCHED):
         return
-    _check_sources()
     _patch_verification()
     _patch_scheduler()
     _patch_load_model()
     _patch_initialize()
     setattr(VllmConfig, _PATCHED, True)
-
-
-def _check_sources() -> None:
-    tried = TRIED.get(vllm.__version__.partition("+")[0])
-    if tried is None:
-        raise UnsupportedError(f"vLLM: expected one of {', '.join(TRIED)}, got {vllm.__version__}")
-    for name, what in _SOURCES.items():
-        if source_hash(what) != tried[name]:
-            raise UnsupportedError(f"vLLM {vllm.__version__}: expected its own {name}, got another source")
 
 
 def _is_ours(vllm_config: Any) -> bool:
@@ -110,6 +57,8 @@ def _patch_verification() -> None:
 
 
 def _verify(config: Any) -> None:
+    if config.model_config.runner_type == "draft":  # a draft's own configuration: it is not recorded
+        return
     if config.model_config.runner_type != "generate":
         raise ValueError("moetape: --enable-return-routed-experts is for models that generate")
     if not config.model_config.is_moe:
@@ -120,6 +69,11 @@ def _verify(config: Any) -> None:
     if parallel.data_parallel_size > 1:
         raise ValueError(
             "moetape: --enable-return-routed-experts on the CPU does not go with data parallelism"
+        )
+    drafts = config.speculative_config
+    if drafts is not None and drafts.enable_adaptive_verification:
+        raise ValueError(
+            "moetape: --enable-return-routed-experts was not tried with adaptive verification of drafts"
         )
     if parallel.enable_eplb:
         raise ValueError("moetape: --enable-return-routed-experts on the CPU was not tried with EPLB")
@@ -198,7 +152,7 @@ def _kv_space(config: Any, kv_cache_config: Any) -> Any:
 
     for index, group in enumerate(kv_cache_config.kv_cache_groups):
         spec = group.kv_cache_spec
-        if isinstance(spec, FullAttentionSpec):
+        if _keeps_every_token(spec):
             hash_size = kv_cache_config.hash_block_size or spec.block_size
             return KvSpace(
                 group=index,
@@ -209,4 +163,10 @@ def _kv_space(config: Any, kv_cache_config: Any) -> Any:
             )
     raise UnsupportedError(
         "KV cache: expected a group of full attention, whose blocks keep every token, got none"
+    )
+
+
+def _keeps_every_token(spec: Any) -> bool:
+    return is_full_attention_spec(spec) and not any(
+        isinstance(layer, RSWASpec) for layer in iter_layer_specs(spec)
     )

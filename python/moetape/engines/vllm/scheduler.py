@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -43,7 +44,13 @@ class SchedulerConnector(AuxOutputSchedulerConnector):  # type: ignore[misc]
                 owed[request_id] = first
         if not self._sends_hashes:
             return AuxOutputConnectorMetadata(self._generation, owed, {}, ())
-        metadata = super().build_connector_meta(scheduler_output, requests)
+        # Those of a session may change with its next input, and a worker is told of a hash but once.
+        lasting = {
+            request_id: count
+            for request_id, count in scheduler_output.num_scheduled_tokens.items()
+            if not requests[request_id].resumable
+        }
+        metadata = super().build_connector_meta(SimpleNamespace(num_scheduled_tokens=lasting), requests)
         metadata.requests = owed
         return metadata
 
