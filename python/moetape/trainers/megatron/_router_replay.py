@@ -62,14 +62,17 @@ class _Instances(Sequence["RouterReplay"]):
 
 
 class RouterReplay:
-    """Record and replay of one router. Ids are [rows, k] in the router's row order, s * batch + b."""
+    """Record and replay of one router. Ids are [rows, k] in the router's row order, s * batch + b.
+
+    A class of its own list, such as trainers.verl has, gives itself other global_router_replay_instances.
+    """
 
     global_router_replay_instances: ClassVar[_Instances] = _Instances()
 
-    @staticmethod
-    def set_replay_data(all_layers_topk_indices: Sequence[torch.Tensor]) -> None:
+    @classmethod
+    def set_replay_data(cls, all_layers_topk_indices: Sequence[torch.Tensor]) -> None:
         """Give every instance its ids; all are checked before any is set."""
-        instances = list(RouterReplay.global_router_replay_instances)
+        instances = list(cls.global_router_replay_instances)
         if len(all_layers_topk_indices) != len(instances):
             raise mt.WrongShapeError(
                 f"replay data: expected ids of {len(instances)} routers, got {len(all_layers_topk_indices)}"
@@ -80,33 +83,33 @@ class RouterReplay:
         for instance, ids in pairs:
             instance.set_target_indices(ids)
 
-    @staticmethod
-    def get_recorded_data() -> list[torch.Tensor | None]:
-        return [one.get_recorded_indices() for one in RouterReplay.global_router_replay_instances]
+    @classmethod
+    def get_recorded_data(cls) -> list[torch.Tensor | None]:
+        return [one.get_recorded_indices() for one in cls.global_router_replay_instances]
 
-    @staticmethod
-    def clear_global_indices() -> None:
-        for one in RouterReplay.global_router_replay_instances:
+    @classmethod
+    def clear_global_indices(cls) -> None:
+        for one in cls.global_router_replay_instances:
             one.clear_indices()
 
-    @staticmethod
-    def set_global_router_replay_action(router_replay_action: RouterReplayAction) -> None:
-        for one in RouterReplay.global_router_replay_instances:
+    @classmethod
+    def set_global_router_replay_action(cls, router_replay_action: RouterReplayAction) -> None:
+        for one in cls.global_router_replay_instances:
             one.set_router_replay_action(router_replay_action)
 
-    @staticmethod
-    def clear_global_router_replay_action() -> None:
-        for one in RouterReplay.global_router_replay_instances:
+    @classmethod
+    def clear_global_router_replay_action(cls) -> None:
+        for one in cls.global_router_replay_instances:
             one.clear_router_replay_action()
 
-    @staticmethod
-    def clear_global_router_replay_instances() -> None:
-        RouterReplay.global_router_replay_instances.clear()
+    @classmethod
+    def clear_global_router_replay_instances(cls) -> None:
+        cls.global_router_replay_instances.clear()
 
-    @staticmethod
-    def set_global_static_buffers(static_buffer: torch.Tensor) -> None:
+    @classmethod
+    def set_global_static_buffers(cls, static_buffer: torch.Tensor) -> None:
         """Give instance i the slice [:, i] of a buffer [rows, instances, k] to record into."""
-        instances = list(RouterReplay.global_router_replay_instances)
+        instances = list(cls.global_router_replay_instances)
         if static_buffer.shape[1] != len(instances):
             raise mt.WrongShapeError(
                 f"static buffer: expected {len(instances)} layers as instances, got {static_buffer.shape[1]}"
@@ -114,9 +117,9 @@ class RouterReplay:
         for index, one in enumerate(instances):
             one.set_static_buffer(static_buffer[:, index, :])
 
-    @staticmethod
-    def clear_global_static_buffers() -> None:
-        for one in RouterReplay.global_router_replay_instances:
+    @classmethod
+    def clear_global_static_buffers(cls) -> None:
+        for one in cls.global_router_replay_instances:
             one.clear_static_buffer()
 
     def __init__(self) -> None:
@@ -126,7 +129,7 @@ class RouterReplay:
         self.replay_backward_list: list[torch.Tensor] = []
         self.static_buffer: torch.Tensor | None = None
         self.layer_number: int | None = None  # Megatron's, from 1
-        RouterReplay.global_router_replay_instances.append(self)
+        self.global_router_replay_instances.append(self)
 
     def set_target_indices(self, topk_indices: torch.Tensor) -> None:
         """Set the ids of the next forward, and line them up for its recomputation."""
@@ -239,6 +242,6 @@ class RouterReplay:
     @property
     def _name(self) -> str:
         if self.layer_number is None:
-            alive = list(RouterReplay.global_router_replay_instances)
+            alive = list(self.global_router_replay_instances)
             return f"router {alive.index(self)}" if self in alive else "router"
         return f"router of layer {self.layer_number - 1}"
