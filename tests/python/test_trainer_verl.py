@@ -164,7 +164,7 @@ def is_padding(rank: Rank, config: Any) -> Any:
 @pytest.mark.parametrize("fp8", [None, "hybrid"])
 @pytest.mark.parametrize("layers", ["all", "moe"])
 def test_r3_gives_the_rows_that_verl_gives(here: Rank, layers: str, fp8: str | None) -> None:
-    # case I05, I10, I11, I13
+    # case I05, I10
     settings = config(here, fp8=fp8)
     lengths = [length + 1 for length in here.lengths]
     rank = Rank(lengths, here.cp, here.tp)
@@ -205,7 +205,7 @@ def test_r2_gives_the_rows_that_verl_gives_and_no_padding(here: Rank) -> None:
 
 
 def test_padded_batches_give_the_rows_that_verl_gives(here: Rank) -> None:
-    # case I10, I12
+    # case I10
     settings = config(here)
     _, attention_mask = here.left_padded()
     routes = torch.zeros(*attention_mask.shape, 4, TOP_K, dtype=torch.int16)
@@ -240,7 +240,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Rank:
 
 
 def test_a_row_of_minus_one_is_missing(alone: Rank) -> None:
-    # case A03
+    # case I16, I22
     ids = ids_of([5, 3], 4)
     ids[0][2] = -1
     model = Model(ours.RouterReplay, [1, 2, 3])
@@ -249,7 +249,7 @@ def test_a_row_of_minus_one_is_missing(alone: Rank) -> None:
 
 
 def test_what_verl_replays_in_silence_is_an_error(alone: Rank) -> None:
-    # trap 1, 2, 9, 22
+    # case I07; trap 1, 2, 9, 22
     rank, model = alone, Model(ours.RouterReplay, [1, 2, 3])
     good = ids_of([5, 3], 4)
 
@@ -284,7 +284,7 @@ def test_what_verl_replays_in_silence_is_an_error(alone: Rank) -> None:
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32, torch.int64])
 def test_alignment_says_which_row_is_missing(kind: Any) -> None:
-    # case A03; trap 16
+    # case I22; trap 16
     ids = ids_of([4, 3], 2)
     aligned = ours.align_r3_router_replay_data(
         jagged([one.to(kind) for one in ids]), jagged([torch.arange(5), torch.arange(3)])
@@ -330,7 +330,7 @@ def test_a_router_answers_as_verls() -> None:
 
 
 def test_a_live_choice_is_kept_for_recomputation() -> None:
-    # trap 5: verl chooses again, and may choose otherwise.
+    # case I17; trap 5: verl chooses again, and may choose otherwise.
     scores = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     mask = torch.arange(6) < 4
     kept = []

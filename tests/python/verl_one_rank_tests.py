@@ -16,12 +16,12 @@ DENSE_FIRST = {"num_layers": 3, "moe_layer_freq": [0, 1, 1]}
 
 
 def test_it_trains_as_verl_does() -> None:
-    # case C04
+    # case I01
     prove(SetUp(schedule="megatron"))
 
 
 def test_recomputation_takes_what_the_forward_took() -> None:
-    # case I02; trap 4, 5
+    # case I17; trap 4, 5
     prove(SetUp(schedule="megatron", changes={**DENSE_FIRST, **FULL}))
 
 
@@ -35,7 +35,7 @@ def test_sigmoid_with_a_bias() -> None:
 
 
 def test_missing_rows_are_routed_live() -> None:
-    # case A03
+    # case I16, I22
     with parallel():
         engine = Engine(SetUp(schedule="megatron", num_micro_batches=1), ours)
         plain = engine.step(None)

@@ -10,7 +10,6 @@ DENSE_FIRST = {"num_layers": 4, "moe_layer_freq": [0, 1, 1, 1]}
 
 
 def test_tensor_and_sequence_parallel() -> None:
-    # case I11
     prove(SetUp(tp=2, schedule="megatron", changes=FULL))
 
 
@@ -24,7 +23,6 @@ def test_context_parallel() -> None:
 
 
 def test_pipeline_parallel_with_a_dense_layer_first() -> None:
-    # case I13
     prove(SetUp(pp=2, schedule="megatron", num_micro_batches=3, changes={**DENSE_FIRST, **FULL}))
 
 
