@@ -12,7 +12,7 @@ import moetape as mt
 from moetape.models import num_intercepted, spec_of
 from moetape.trainers.transformers import attach
 from replay_helpers import deterministic, experts_input, gradients, same_gradients, wrong_routes
-from tiny_zoo import EXCLUDED, REFUSED, TYPES, zoo
+from tiny_zoo import EXCLUDED, REFUSED, TYPES, vision_language_model, zoo
 
 BATCH = {"input_ids": torch.tensor([[5, 9, 11, 40, 7, 21], [3, 8, 60, 33, 34, 35]])}
 
@@ -75,3 +75,25 @@ def test_experts_receive_the_recorded_ids(kind: str) -> None:  # case G01
                 assert all(len(ids[layer]) == 2 for layer in spec.layers)
                 assert all(np.array_equal(*ids[layer]) for layer in spec.layers)
     assert num_intercepted() == 0
+
+
+def test_a_vision_language_model_replays_with_its_images() -> None:
+    model = vision_language_model()
+    ids = torch.tensor([[5, 91, 90, 90, 90, 90, 92, 7, 8]])  # 90: a patch of the image
+    batch = {
+        "input_ids": ids,
+        "pixel_values": torch.randn(16, 3 * 2 * 4 * 4),
+        "image_grid_thw": torch.tensor([[1, 4, 4]]),
+        "mm_token_type_ids": (ids == 90).int(),
+    }
+    session = attach(model)
+    with torch.no_grad(), session.record() as recording:
+        plain = model(**batch).logits
+    with session.replay(recording.routes) as replay:
+        assert torch.equal(model(**batch).logits, plain)
+    assert replay.counts.replayed == 9
+    foreign = wrong_routes(recording.routes[0])
+    with session.replay([foreign]), experts_input(model, session.spec) as received:
+        assert not torch.equal(model(**batch).logits, plain)
+    for column, layer in enumerate(session.spec.layers):
+        assert np.array_equal(received[layer][0], foreign.ids[:, column])

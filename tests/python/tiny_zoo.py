@@ -224,6 +224,37 @@ def zoo(name: str) -> Any:
     return model.train()
 
 
+def vision_language_model() -> Any:
+    """A whole Qwen3-VL-MoE; token 90 stands for a patch of an image, 91 and 92 around them."""
+    torch.manual_seed(0)
+    text = _small(CONFIG_MAPPING["qwen3_vl_moe_text"], "qwen3_vl_moe_text").to_dict()
+    text["rope_parameters"] = {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [2, 1, 1],
+        "mrope_interleaved": True,
+    }
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "patch_size": 4,
+        "deepstack_visual_indexes": [0],
+        "num_position_embeddings": 16,
+    }
+    config = transformers.Qwen3VLMoeConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=90,
+        vision_start_token_id=91,
+        vision_end_token_id=92,
+        video_token_id=93,
+    )
+    return transformers.Qwen3VLMoeForConditionalGeneration(config).train()
+
+
 def _small(kind: Any, name: str) -> Any:
     known = kind().to_dict()
     return kind(**{field: value for field, value in FIELDS.items() if field in known} | TYPES[name])
