@@ -2,6 +2,6 @@
 
 from moetape._lazy import loader
 
-__all__ = ["agreement", "exchange", "megatron", "meter", "policy", "transformers", "verl"]
+__all__ = ["agreement", "exchange", "megatron", "meter", "miles", "policy", "slime", "transformers", "verl"]
 
 __getattr__ = loader(__name__, __all__)

@@ -12,15 +12,15 @@ fit are errors.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import torch
 
 import moetape as mt
 from moetape.trainers import _autograd as autograd
+from moetape.trainers._instances import Instances
 
 
 class RouterReplayAction(Enum):
@@ -31,43 +31,13 @@ class RouterReplayAction(Enum):
     REPLAY_BACKWARD = "replay_backward"
 
 
-class _Instances(Sequence["RouterReplay"]):
-    """The instances that are alive, in the order in which they were made."""
-
-    def __init__(self) -> None:
-        self._known: list[weakref.ref[RouterReplay]] = []
-
-    def _alive(self) -> list[RouterReplay]:
-        return [one for one in (known() for known in self._known) if one is not None]
-
-    def append(self, instance: RouterReplay) -> None:
-        self._known = [known for known in self._known if known() is not None]
-        self._known.append(weakref.ref(instance))
-
-    def clear(self) -> None:
-        self._known.clear()
-
-    def __len__(self) -> int:
-        return len(self._alive())
-
-    def __iter__(self) -> Iterator[RouterReplay]:
-        return iter(self._alive())
-
-    @overload
-    def __getitem__(self, index: int) -> RouterReplay: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[RouterReplay]: ...
-    def __getitem__(self, index: int | slice) -> RouterReplay | list[RouterReplay]:
-        return self._alive()[index]
-
-
 class RouterReplay:
     """Record and replay of one router. Ids are [rows, k] in the router's row order, s * batch + b.
 
     A class of its own list, such as trainers.verl has, gives itself other global_router_replay_instances.
     """
 
-    global_router_replay_instances: ClassVar[_Instances] = _Instances()
+    global_router_replay_instances: ClassVar[Instances[Any]] = Instances()
 
     @classmethod
     def set_replay_data(cls, all_layers_topk_indices: Sequence[torch.Tensor]) -> None:

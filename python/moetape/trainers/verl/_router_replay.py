@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import torch
 
 import moetape as mt
+from moetape.trainers._instances import Instances
 from moetape.trainers.megatron._router_replay import RouterReplay as MegatronRouterReplay
-from moetape.trainers.megatron._router_replay import RouterReplayAction, _Instances
+from moetape.trainers.megatron._router_replay import RouterReplayAction
 
 __all__ = ["RouterReplay", "RouterReplayAction", "apply_router_replay_patch"]
 
@@ -21,7 +22,7 @@ class RouterReplay(MegatronRouterReplay):
     models, and those of multi-token prediction. That all of a model have ids, set_router_replay_data checks.
     """
 
-    router_instances: ClassVar[_Instances] = _Instances()
+    router_instances: ClassVar[Instances[Any]] = Instances()
     global_router_replay_instances = router_instances
 
     def __init__(self) -> None:
