@@ -20,7 +20,7 @@ from moetape.engines import vllm as engine
 from moetape.engines.vllm import patches, plugin
 from moetape.engines.vllm.sources import TRIED, check_sources
 from vllm_fixtures import random_tokens
-from vllm_models import Reference
+from vllm_models import Reference, num_experts
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 
@@ -33,7 +33,7 @@ def generate(llm: Any, prompt: list[int]) -> tuple[list[int], Any]:
 def check_present(reference: Reference, tokens: list[int], ids: np.ndarray) -> None:
     """Rows that are there are right."""
     present = ids.min(axis=(1, 2)) >= 0
-    dtype = np.uint8 if reference.config.num_experts <= 256 else np.uint16
+    dtype = np.uint8 if num_experts(reference.config) <= 256 else np.uint16
     for row in np.flatnonzero(present).tolist():
         reference.check(tokens[: row + 2], ids[row : row + 1].astype(dtype), start=row)
 

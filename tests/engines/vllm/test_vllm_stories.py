@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from vllm_models import Reference
+from vllm_models import Reference, make_checkpoint
 from vllm_stories import Story
 
 TIMES = 10 if os.environ.get("MOETAPE_TEST_FULL") else 1
@@ -55,6 +55,24 @@ def test_in_compiled_forwards(plain_model: Path, plain_reference: Reference) -> 
     story.run(50 * TIMES)
     assert story.seen["rows"] > 0
     check_ties(plain_reference)
+
+
+def test_layers_that_look_back_a_little_beside_those_that_see_all(tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path, "sliding")
+    reference = Reference(model)
+    story = Story(
+        model,
+        reference,
+        seed=15,
+        enforce_eager=True,
+        block_size=32,
+        num_gpu_blocks_override=30,
+        max_num_batched_tokens=64,
+    )
+    story.run(25 * TIMES)
+    assert story.seen["cached"] > 0
+    assert story.seen["preempted"] > 0
+    check_ties(reference)
 
 
 def test_drafts_that_are_rejected_leave_no_rows(plain_model: Path, plain_reference: Reference) -> None:

@@ -27,7 +27,7 @@ class Runner:
         self.ids: dict[int, Any] = {}
         self.seen: list[str] = []
         table = SimpleNamespace(
-            slot_mapping=SimpleNamespace(np=np.zeros(8, np.int64)),
+            slot_mapping=SimpleNamespace(gpu=torch.zeros(8, dtype=torch.int64)),
             block_table=SimpleNamespace(np=np.array([[1, 2]], np.int32)),
             block_size=SIZE,
         )
@@ -40,7 +40,7 @@ class Runner:
         if intermediate is not None:
             self.seen = sorted(intermediate.tensors)
         first, count = int(self.input_batch.num_computed_tokens_cpu[0]), scheduled.total_num_scheduled_tokens
-        self.input_batch.block_table[0].slot_mapping.np[:count] = SIZE + np.arange(first, first + count)
+        self.input_batch.block_table[0].slot_mapping.gpu[:count] = SIZE + torch.arange(first, first + count)
         for layer in self.layers:
             if layer in self.ids:
                 _take_eager(layer, torch.as_tensor(self.ids[layer]))

@@ -9,38 +9,47 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 VOCABULARY = 512
 TIE = 1e-5  # closer scores than this may be ordered either way
 
+QWEN = dict(moe_intermediate_size=32, norm_topk_prob=True)
 KINDS: dict[str, dict[str, Any]] = {
-    "plain": dict(num_hidden_layers=4, num_experts=16, num_experts_per_tok=4),
+    "plain": dict(num_hidden_layers=4, num_experts=16, num_experts_per_tok=4, **QWEN),
     # Two dense layers, and more experts than a byte can count.
-    "wide": dict(num_hidden_layers=6, num_experts=300, num_experts_per_tok=3, mlp_only_layers=[0, 3]),
+    "wide": dict(num_hidden_layers=6, num_experts=300, num_experts_per_tok=3, mlp_only_layers=[0, 3], **QWEN),
+    # Of two kinds of layers: the KV cache has a group of blocks for each.
+    "sliding": dict(
+        model_type="gpt_oss",
+        num_hidden_layers=4,
+        num_local_experts=16,
+        num_experts_per_tok=4,
+        intermediate_size=64,
+        sliding_window=32,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+    ),
 }
 
 
 def make_checkpoint(folder: Path, kind: str, **over: Any) -> Path:
     torch.manual_seed(0)
-    config = Qwen3MoeConfig(
-        **{
-            "vocab_size": VOCABULARY,
-            "hidden_size": 128,
-            "intermediate_size": 256,
-            "moe_intermediate_size": 32,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 64,
-            "max_position_embeddings": 1024,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "norm_topk_prob": True,
-            **KINDS[kind],
-            **over,
-        }
-    )
-    Qwen3MoeForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    settings = {
+        "model_type": "qwen3_moe",
+        "vocab_size": VOCABULARY,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "max_position_embeddings": 1024,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        **KINDS[kind],
+        **over,
+    }
+    config = AutoConfig.for_model(**settings)
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
     _tokenizer().save_pretrained(folder)
     return folder
 
@@ -61,25 +70,27 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
+def num_experts(config: Any) -> int:
+    return int(config.num_local_experts if config.model_type == "gpt_oss" else config.num_experts)
+
+
 class Reference:
     """What transformers routes, token by token, when a sequence is fed by itself."""
 
     def __init__(self, folder: Path) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self.config = self._model.config
+        self._dense = getattr(self.config, "mlp_only_layers", None) or []
+        self._id_type = np.uint8 if num_experts(self.config) <= 256 else np.uint16
         self.num_rows = self.num_ties = 0
         self._scores = cache(self._scores_of)
 
     def check(self, tokens: list[int], routed_experts: np.ndarray, start: int = 0) -> None:
         """Hold rows from `start` on against the reference, as sets. Ties may differ, and are counted."""
-        layers = [
-            layer
-            for layer in range(self.config.num_hidden_layers)
-            if layer not in (self.config.mlp_only_layers or [])
-        ]
+        layers = [layer for layer in range(self.config.num_hidden_layers) if layer not in self._dense]
         k, rows = self.config.num_experts_per_tok, len(tokens) - 1 - start
         assert routed_experts.shape == (rows, self.config.num_hidden_layers, k)
-        assert routed_experts.dtype == (np.uint8 if self.config.num_experts <= 256 else np.uint16)
+        assert routed_experts.dtype == self._id_type
         dense = np.delete(routed_experts, layers, axis=1)
         assert not dense.any()
         if rows == 0:

@@ -41,6 +41,7 @@ class Story:
     async def _run(self, num_requests: int, at_once: int) -> None:
         before = _counts()
         engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**self._settings))
+        self.seen["scheduled ahead"] += bool(engine.vllm_config.scheduler_config.async_scheduling)
         try:
             places = asyncio.Semaphore(at_once)
             await asyncio.gather(*(self._request(engine, places, index) for index in range(num_requests)))

@@ -64,7 +64,7 @@ def source_hash(what: Any) -> str:
 
 
 def check_sources(version: str) -> None:
-    """Raises UnsupportedError for a vLLM that was not tried, or that is not what its version says (a fork)."""
+    """Raises UnsupportedError for a vLLM not tried, or that is not what its version says (a fork)."""
     tried = TRIED.get(version.partition("+")[0])
     if tried is None:
         raise UnsupportedError(f"vLLM: expected one of {', '.join(TRIED)}, got {version}")

@@ -178,8 +178,7 @@ class RouteRecording:
         assert self._recorder is not None
         slots = None
         try:
-            table = self._runner.input_batch.block_table[self._group()]
-            slots = table.slot_mapping.np[:num_tokens]
+            slots = self._step_slots()[:num_tokens]
             for layer, ids in zip(self._spec.layers, () if earlier is None else earlier, strict=False):
                 self._recorder.capture(layer, ids)
             rows = layout.whole()
@@ -201,7 +200,7 @@ class RouteRecording:
         num_scheduled = scheduler_output.num_scheduled_tokens
         batch = self._runner.input_batch
         table = batch.block_table[self._group()]
-        step_slots, blocks, size = table.slot_mapping.np, table.block_table.np, table.block_size
+        step_slots, blocks, size = self._step_slots(), table.block_table.np, table.block_size
         num_computed = batch.num_computed_tokens_cpu[: batch.num_reqs].tolist()
         skipped = self._runner.discard_request_mask.np[: batch.num_reqs].tolist()
         slots: list[Any] = []
@@ -223,6 +222,10 @@ class RouteRecording:
             return {}
         routes = self._store.read(np.concatenate(slots))
         return _cut(answer_ids(routes), routes.valid if not routes.complete else None, self._spec, cuts)
+
+    def _step_slots(self) -> Any:
+        """Where the step's tokens lie: what the attention was told, for the host's copy need not follow."""
+        return self._runner.input_batch.block_table[self._group()].slot_mapping.gpu.numpy()
 
     def _group(self) -> int:
         assert self._space is not None
