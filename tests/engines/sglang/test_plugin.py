@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
+import inspect
 import json
 import pickle
+import pkgutil
 import types
 from typing import Any
 
@@ -17,6 +20,7 @@ import moetape as mt
 from moetape.engines import sglang as ours
 from moetape.engines.sglang import answering, patches, plugin, scheduling
 from moetape.engines.sglang.answers import Options, Shipment, arrived, shipped
+from moetape.engines.sglang.staging import MAX_UNTOLD, DeviceStaging
 
 SPEC = mt.RouteSpec([1, 2], top_k=2, num_experts=8, num_layers=4)
 IDS = np.array([[[1, 2], [3, 4]], [[5, 6], [7, 0]], [[0, 1], [2, 3]]])
@@ -40,7 +44,7 @@ def wide(valid: list[bool] | None = None) -> np.ndarray:
 def test_the_table_has_every_function_that_is_replaced() -> None:
     assert "0.5.23" in patches.sources()
     for known in patches.sources().values():
-        assert set(known) == set(plugin.HOOKS)
+        assert set(known) == {*plugin.HOOKS, *plugin.WATCHED}
 
 
 def test_a_version_that_was_not_tried_is_refused_and_nothing_changed() -> None:
@@ -48,7 +52,7 @@ def test_a_version_that_was_not_tried_is_refused_and_nothing_changed() -> None:
 
     before = TokenizerManager.generate_request
     with pytest.raises(mt.UnsupportedError, match=r"9\.9\.9.*tried with 0\.5\.23"):
-        patches.apply(plugin.HOOKS, version="9.9.9")
+        patches.apply(plugin.HOOKS, plugin.WATCHED, version="9.9.9")
     assert TokenizerManager.generate_request is before
 
 
@@ -64,7 +68,21 @@ def test_a_fork_with_other_sources_is_refused_by_name_and_nothing_changed(
     monkeypatch.setattr(DetokenizerManager, "_b64_encode_per_request", another)
     before = TokenizerManager.generate_request
     with pytest.raises(mt.UnsupportedError, match=r"DetokenizerManager\._b64_encode_per_request"):
-        patches.apply(plugin.HOOKS)
+        patches.apply(plugin.HOOKS, plugin.WATCHED)
+    assert TokenizerManager.generate_request is before
+
+
+def test_a_fork_that_hands_out_slots_in_another_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+    from sglang.srt.mem_cache.allocator import token
+
+    class Another:
+        """Whose new method nobody follows."""
+
+    monkeypatch.setattr(token, "TokenToKVPoolAllocator", Another)
+    before = TokenizerManager.generate_request
+    with pytest.raises(mt.UnsupportedError, match=r"token\.TokenToKVPoolAllocator"):
+        patches.apply(plugin.HOOKS, plugin.WATCHED)
     assert TokenizerManager.generate_request is before
 
 
@@ -143,8 +161,12 @@ def test_an_answer_without_routes_says_why() -> None:  # cases E01 J04
 # The scheduler
 
 
-def guard() -> scheduling.GuardedCapturer:
-    return scheduling.GuardedCapturer(ours.RoutedExpertsCapturer(SPEC, num_tokens=32, max_rows=8))
+def guard(place: str = "host") -> scheduling.GuardedCapturer:
+    """place: where ids wait; a device's buffer is one that a test can hold on the CPU."""
+    capturer = ours.RoutedExpertsCapturer(SPEC, num_tokens=32, max_rows=8)
+    if place == "device":
+        capturer.staging = DeviceStaging(capturer.store, 8, "cpu")
+    return scheduling.GuardedCapturer(capturer)
 
 
 def batch_of(slots: list[int]) -> Any:
@@ -152,14 +174,29 @@ def batch_of(slots: list[int]) -> Any:
 
 
 def record(guarded: scheduling.GuardedCapturer, slots: list[int]) -> None:
+    launch(guarded, slots, later=False)
+
+
+def launch(guarded: scheduling.GuardedCapturer, slots: list[int], later: bool = True) -> Any:
+    """A forward; with overlap scheduling its result comes later."""
     for column, layer in enumerate(SPEC.layers):
         guarded.capture(layer, torch.from_numpy(IDS[: len(slots), column]))
-    guarded.on_forward_end(batch_of(slots), False, None)
+    return guarded.on_forward_end(batch_of(slots), False, None, no_copy_to_cpu=later)
+
+
+def arrive(output: Any) -> None:
+    output.map_device_tensors(torch.clone)
+    output.finalize()
+
+
+def pool_of(slots: Any) -> Any:
+    return types.SimpleNamespace(req_to_token=torch.as_tensor(slots, dtype=torch.int32)[None])
 
 
 def missing(guarded: scheduling.GuardedCapturer, slots: list[int]) -> list[str]:
-    reasons = guarded.capturer.store.read(slots).reasons
-    return [mt.REASONS[reason] for reason in reasons]
+    """What the rows of a request in these slots are: valid, or why they are not."""
+    routes = guarded.capturer.read(0, 0, len(slots), pool_of(slots))
+    return [mt.REASONS[reason] for reason in routes.reasons]
 
 
 def test_a_lost_forward_leaves_no_older_row(monkeypatch: pytest.MonkeyPatch) -> None:  # case H03
@@ -176,24 +213,140 @@ def test_a_lost_forward_leaves_no_older_row(monkeypatch: pytest.MonkeyPatch) -> 
     assert missing(guarded, [3, 4, 5]) == ["valid", "invalidated", "invalidated"]
 
 
-def test_a_slot_with_a_new_owner_is_missing_until_it_is_written() -> None:  # case B02
+class KVPool:
+    """SGLang's, of which only the moving is looked at."""
+
+    def move_kv_cache(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        return None
+
+
+def followed(guarded: scheduling.GuardedCapturer, size: int = 20) -> Any:
+    from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+
+    allocator = TokenToKVPoolAllocator(size, torch.int64, "cpu", KVPool(), need_sort=False)
+    scheduling.follow_allocator(guarded, allocator)
+    return allocator
+
+
+PLACES = pytest.mark.parametrize("place", ["host", "device"])
+
+
+@PLACES
+def test_a_slot_with_a_new_owner_is_missing_until_it_is_written(place: str) -> None:  # case B02
+    guarded = guard(place)
+    allocator = followed(guarded)
+    first = allocator.alloc(3).tolist()
+    record(guarded, first)
+    assert missing(guarded, first) == ["valid"] * 3
+    allocator.free(torch.tensor(first))
+    allocator.alloc(17)
+    reused = allocator.alloc(3).tolist()
+    assert sorted(reused) == sorted(first)
+    record(guarded, [reused[0]])  # the KV of the others comes from elsewhere
+    assert missing(guarded, reused) == ["valid", "invalidated", "invalidated"]
+    record(guarded, reused)
+    assert missing(guarded, reused) == ["valid"] * 3
+    allocator.clear()
+    assert missing(guarded, reused) == ["invalidated"] * 3
+    assert guarded.fault is None
+
+
+def test_a_late_result_does_not_revive_rows_of_the_older_owner() -> None:  # cases B02 B03
+    guarded = guard("device")
+    allocator = followed(guarded)
+    slots = allocator.alloc(2).tolist()
+    overshoot = launch(guarded, slots)  # of a request that has ended, as the scheduler learns only now
+    allocator.free(torch.tensor(slots))
+    allocator.alloc(18)
+    loaded = allocator.alloc(2).tolist()
+    assert sorted(loaded) == sorted(slots)
+    arrive(overshoot)
+    step = launch(guarded, [30])
+    assert missing(guarded, loaded) == ["invalidated"] * 2
+    arrive(step)
+    assert missing(guarded, loaded) == ["invalidated"] * 2
+    arrive(launch(guarded, loaded))
+    assert missing(guarded, loaded) == ["valid"] * 2
+
+
+def test_new_owners_are_known_where_the_engine_drops_its_results() -> None:  # case B10
+    guarded = guard("device")
+    allocator = followed(guarded)
+    slots = allocator.alloc(2).tolist()
+    record(guarded, slots)
+    for _ in range(600):
+        allocator.free(torch.tensor(slots))
+        allocator.alloc(18)
+        allocator.clear()
+        assert allocator.alloc(2).tolist() == slots
+        launch(guarded, slots)
+    assert len(guarded.capturer.staging._untold) <= MAX_UNTOLD  # type: ignore[attr-defined]
+    assert missing(guarded, slots) == ["invalidated"] * 2
+
+
+@PLACES
+@pytest.mark.parametrize("later", [False, True])
+def test_rows_go_with_kv_that_is_moved(place: str, later: bool) -> None:
+    """A tree of drafts is verified in one forward; what is accepted moves to the front."""
+    guarded = guard(place)
+    allocator = followed(guarded)
+    slots = allocator.alloc(3).tolist()
+    output = launch(guarded, slots, later)
+    root, _, accepted = slots
+    pad = torch.zeros(1, dtype=torch.int64)
+    target, source = torch.tensor([root, slots[1]]), torch.tensor([root, accepted])
+    allocator.get_kvcache().move_kv_cache(torch.cat([target, pad]), torch.cat([source, pad]))
+    if output is not None:
+        arrive(output)
+    routes = guarded.capturer.read(0, 0, 2, pool_of(slots))
+    assert np.array_equal(routes.ids, IDS[[0, 2]])
+    assert guarded.fault is None
+
+
+@PLACES
+def test_a_move_that_fails_leaves_no_older_row(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = guard(place)
+    allocator = followed(guarded)
+    slots = allocator.alloc(3).tolist()
+    record(guarded, slots)
+    allocator.get_kvcache().move_kv_cache(torch.tensor(slots[:2]), torch.tensor([1000, slots[2]]))
+    assert "1000" in str(guarded.fault)
+    assert missing(guarded, slots) == ["invalidated", "invalidated", "valid"]
+
+
+def test_every_road_on_which_sglang_hands_out_slots_is_known() -> None:
+    """A method of its allocators that is in none of these lists needs a look."""
+    from sglang.srt.mem_cache import allocator as package
+
+    others = {
+        "alloc_device_buffer": "of HiSparse, physical places behind slots that have their owner",
+        "alloc_with_virtual": "the other side of slots that have their owner",
+        "alloc_physical": "as alloc_with_virtual",
+        "alloc_group_begin": "of Mamba's states, which are no tokens",
+        "alloc_group_end": "as alloc_group_begin",
+    }
+    found = {
+        name
+        for info in pkgutil.iter_modules(package.__path__, package.__name__ + ".")
+        for _, each in inspect.getmembers(importlib.import_module(info.name), inspect.isclass)
+        for name in vars(each)
+        if f"{name}_".startswith("alloc_") and callable(vars(each)[name])
+    }
+    assert found - set(others) == set(scheduling.HANDING_OUT)
+
+
+def test_the_inner_allocator_is_followed_too() -> None:
+    """HiCache asks the full-attention half of a hybrid cache by itself."""
     from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 
     guarded = guard()
-    allocator = TokenToKVPoolAllocator(20, torch.int64, "cpu", None, need_sort=False)
-    scheduling.follow_allocator(guarded, allocator)
-    first = allocator.alloc(3)
-    record(guarded, first.tolist())
-    assert missing(guarded, first.tolist()) == ["valid"] * 3
-    allocator.free(first)
-    allocator.alloc(17)
-    reused = allocator.alloc(3)
-    assert sorted(reused.tolist()) == sorted(first.tolist())
-    assert missing(guarded, reused.tolist()) == ["invalidated"] * 3  # KV may come from elsewhere
-    record(guarded, reused.tolist())
-    assert missing(guarded, reused.tolist()) == ["valid"] * 3
-    allocator.clear()
-    assert missing(guarded, reused.tolist()) == ["invalidated"] * 3
+    inner = TokenToKVPoolAllocator(20, torch.int64, "cpu", None, need_sort=False)
+    outer = TokenToKVPoolAllocator(20, torch.int64, "cpu", None, need_sort=False)
+    outer.full_attn_allocator = inner
+    scheduling.follow_allocator(guarded, outer)
+    record(guarded, [1, 2])
+    assert inner.alloc(2).tolist() == [1, 2]
+    assert missing(guarded, [1, 2]) == ["invalidated"] * 2
 
 
 def finished(**more: Any) -> Any:

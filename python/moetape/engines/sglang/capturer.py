@@ -110,7 +110,7 @@ class RoutedExpertsCapturer:
         outside, self._outside = self._outside, None
         if outside is not None:
             self.staging.begin()
-            self.store.invalidate(slots.cpu())
+            self.hand_out(slots)
             raise OutOfRangeError(
                 f"forward: layer {outside} captured, which is not one of {self.spec.layers}"
             )
@@ -121,11 +121,24 @@ class RoutedExpertsCapturer:
         output.finalize()
         return None
 
+    def hand_out(self, slots: torch.Tensor) -> None:
+        """Slots get a new owner: their rows are missing until a forward that begins later writes them."""
+        self.staging.hand_out(slots)
+
+    def clear(self) -> None:
+        """All slots are free."""
+        self.staging.clear()
+
+    def move(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """KV that the last forward wrote goes from slots `source` to `target`, and its rows with it."""
+        self.staging.move(target, source)
+
     def read(
         self, req_pool_idx: int, start: int, end: int, req_to_token_pool: Any, tokens: Any = None
     ) -> Routes:
         """The routes of a request's tokens [start, end). tokens: the token fed at each."""
         slots = req_to_token_pool.req_to_token[req_pool_idx, start:end]
+        self.staging.settle()
         return self.store.read(slots.cpu(), start=start, tokens=tokens)
 
     def get_topk(

@@ -1,7 +1,7 @@
-"""Which functions of SGLang the plug-in replaces, and in which versions.
+"""Which functions of SGLang the plug-in replaces or relies on, and in which versions.
 
-versions.json has, for each version that was tried, the functions by their dotted names with the first 16
-hexadecimal digits of the SHA-256 of their source. A version that is not in the table, or a source that
+versions.json has, for each version that was tried, functions and classes by their dotted names with the first
+16 hexadecimal digits of the SHA-256 of their source. A version that is not in the table, or a source that
 differs from it (a fork), is refused before anything is changed. tools/sglang_sources adds a version.
 """
 
@@ -14,7 +14,7 @@ import importlib.metadata
 import inspect
 import json
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,10 @@ def source_hash(function: Any) -> str:
     return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
 
 
-def apply(hooks: Mapping[str, Hook], version: str | None = None) -> None:
+def apply(hooks: Mapping[str, Hook], watched: Iterable[str] = (), version: str | None = None) -> None:
     """Replace each named function f by one that calls hook(f, *args, **kwargs); all of them or none.
+
+    watched: names of what is left as it is and has to be what was tried.
 
     Raises UnsupportedError naming the version, or the functions whose source is another one.
     """
@@ -54,7 +56,7 @@ def apply(hooks: Mapping[str, Hook], version: str | None = None) -> None:
             f"SGLang {version}: moetape's plug-in was tried with {', '.join(table)} and changes nothing; "
             "SGLang's own capturer serves"
         )
-    places = {name: place(name) for name in hooks}
+    places = {name: place(name) for name in (*hooks, *watched)}
     changed = [name for name, (_, _, f) in places.items() if f is None or source_hash(f) != known.get(name)]
     if changed:
         raise UnsupportedError(

@@ -30,6 +30,31 @@ _HOOKS: dict[str, patches.Hook] = {
 }
 HOOKS = {f"{_SRT}.{name}": hook for name, hook in _HOOKS.items()}
 
+# What the plug-in takes for granted: where routers call the capturer, that rows arrive before they are
+# collected, which methods hand out slots, and how accepted drafts are moved.
+_ALLOCATORS = "mem_cache.allocator"
+_WATCHED = (
+    "layers.moe.topk.capture_routed_experts_if_allowed",
+    "managers.utils.GenerationBatchResult",
+    f"{_PROCESSOR}.process_batch_result_prefill",
+    f"{_PROCESSOR}.process_batch_result_decode",
+    "speculative.spec_utils.move_accept_tokens_to_target_kvcache",
+    f"{_ALLOCATORS}.base.BaseTokenToKVPoolAllocator",
+    f"{_ALLOCATORS}.token.TokenToKVPoolAllocator",
+    f"{_ALLOCATORS}.paged.PagedTokenToKVPoolAllocator",
+    f"{_ALLOCATORS}.swa.SWATokenToKVPoolAllocator",
+    f"{_ALLOCATORS}.swa.PureSWATokenToKVPoolAllocator",
+    f"{_ALLOCATORS}.page_interleave.PageInterleavePoolAllocator",
+    f"{_ALLOCATORS}.hisparse.HiSparseTokenToKVPoolAllocator",
+    f"{_ALLOCATORS}.hisparse.DeepSeekV4HiSparseTokenToKVPoolAllocator",
+    f"{_ALLOCATORS}.unified_mamba.UnifiedMambaTokenToKVPoolAllocator",
+    f"{_ALLOCATORS}.unified_hybrid_swa.UnifiedSWAAllocatorBase",
+    f"{_ALLOCATORS}.unified_hybrid_swa.UnifiedSWATokenToKVPoolAllocator",
+    f"{_ALLOCATORS}.unified_hybrid_swa.UnifiedMambaSWATokenToKVPoolAllocator",
+    f"{_ALLOCATORS}.unified_sub_pool.MultiEndedAllocator",
+)
+WATCHED = tuple(f"{_SRT}.{name}" for name in _WATCHED)
+
 
 def activate() -> None:
     """Put moetape in place of SGLang's capturer, for when --enable-return-routed-experts is given.
@@ -37,5 +62,5 @@ def activate() -> None:
     Raises UnsupportedError, with nothing changed, for a version of SGLang that was not tried; SGLang logs
     that and goes on with its own.
     """
-    patches.apply(HOOKS)
+    patches.apply(HOOKS, WATCHED)
     answering.extend_fields()

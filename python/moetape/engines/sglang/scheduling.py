@@ -5,6 +5,7 @@ Nothing that fails here fails a request: its answer lacks the rows, and says why
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +51,7 @@ class GuardedCapturer:
         """What a forward that was lost would have written: no older row may stand there."""
         slots = forward_batch.out_cache_loc_virtual
         slots = forward_batch.out_cache_loc if slots is None else slots
-        self.capturer.store.invalidate(slots.cpu())
+        self.capturer.hand_out(slots)
 
     def get_topk(self, *args: Any, **kwargs: Any) -> Any:
         return self.attempt(self.capturer.get_topk, *args, **kwargs)
@@ -104,31 +105,51 @@ def init_routed_experts_capturer(own: Any, runner: Any) -> None:
         guard.attempt(follow_allocator, guard, runner.token_to_kv_pool_allocator)
 
 
+# Of SGLang's allocators, all that give slots to a request or to KV that comes from elsewhere.
+HANDING_OUT = (
+    "alloc",
+    "alloc_cyclic",
+    "alloc_decode",
+    "alloc_extend",
+    "alloc_extend_swa_tail",
+    "alloc_logical_only",
+)
+INNER = ("full_attn_allocator", "logical_attn_allocator")  # that HiCache and others ask directly
+
+
 def follow_allocator(guard: GuardedCapturer, allocator: Any) -> None:
-    """Let the store know of what this allocator hands out; on a device that would make the scheduler wait."""
-    if str(allocator.device) != "cpu":
-        return
-    store = guard.capturer.store
+    """Let the recorder know which slots get a new owner, and which KV is moved."""
+    _follow_slots(guard, allocator)
+    for name in INNER:
+        if (inner := getattr(allocator, name, None)) is not None:
+            _follow_slots(guard, inner)
+    pool = allocator.get_kvcache()
+    if pool is not None:
+        _behind(pool, "move_kv_cache", lambda _, *slots: guard.attempt(guard.capturer.move, *slots))
 
-    def handing_out(method: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            slots = method(*args, **kwargs)
-            if slots is not None and len(slots) > 0:
-                guard.attempt(store.invalidate, slots)
-            return slots
 
-        return call
+def _follow_slots(guard: GuardedCapturer, allocator: Any) -> None:
+    def handed_out(slots: Any, *args: Any, **kwargs: Any) -> None:
+        if slots is not None and len(slots) > 0:
+            guard.attempt(guard.capturer.hand_out, slots)
 
-    def clearing(method: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            guard.attempt(store.reset)
-            return method(*args, **kwargs)
+    for name in HANDING_OUT:
+        if hasattr(allocator, name):
+            _behind(allocator, name, handed_out)
+    _behind(allocator, "clear", lambda *_: guard.attempt(guard.capturer.clear))
 
-        return call
 
-    for name in ("alloc", "alloc_extend", "alloc_decode"):
-        setattr(allocator, name, handing_out(getattr(allocator, name)))
-    allocator.clear = clearing(allocator.clear)
+def _behind(owner: Any, name: str, say: Callable[..., Any]) -> None:
+    """Let a method of this one object also call say(its result, *its arguments)."""
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        say(result, *args, **kwargs)
+        return result
+
+    setattr(owner, name, call)
 
 
 def forward(own: Any, runner: Any, *args: Any, **kwargs: Any) -> Any:

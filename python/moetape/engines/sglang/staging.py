@@ -1,14 +1,17 @@
 """Where the ids of one forward wait until it has ended: in the recorder, or in device memory.
 
 `begin` drops what a forward that never ended left; `capture` takes one layer's ids; `take` ends the forward
-and gives what is to be finalized, whose rows are in the store after `finalize()`. One thread at a time.
+and gives what is to be finalized, whose rows are in the store after `finalize()`. What becomes of slots
+between forwards is said as it happens, in the engine's order: `hand_out` (a new owner: no older row counts),
+`clear` (all of them) and `move` (their KV went elsewhere, and takes its rows along). After `settle` the store
+knows of it. One thread at a time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -18,6 +21,7 @@ from moetape import AlreadyCapturedError, CapacityError, Recorder, Store, layout
 Copy = Callable[[torch.Tensor], torch.Tensor]
 
 NEVER_CAPTURED = -1  # an id below zero: the recorder refuses rows that hold it
+MAX_UNTOLD = 256  # forwards whose slots' new owners the store may not know of yet
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,10 @@ class Staging(Protocol):
     def begin(self) -> None: ...
     def capture(self, layer: int, ids: torch.Tensor) -> None: ...
     def take(self, slots: torch.Tensor, share: Share, version: int) -> Deferred: ...
+    def hand_out(self, slots: torch.Tensor) -> None: ...
+    def clear(self) -> None: ...
+    def move(self, target: torch.Tensor, source: torch.Tensor) -> None: ...
+    def settle(self) -> None: ...
 
 
 class _Recording:
@@ -98,6 +106,29 @@ class HostStaging(_Recording):
         self._recorder.commit(slots, layout=placed, version=version)
         return Landed()
 
+    def hand_out(self, slots: torch.Tensor) -> None:
+        self._store.invalidate(slots)
+
+    def clear(self) -> None:
+        self._store.reset()
+
+    def move(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        _move(self._store, target, source)
+
+    def settle(self) -> None:
+        return None
+
+
+def _move(store: Store, target: torch.Tensor, source: torch.Tensor, step: int | None = None) -> None:
+    """Rows go with their KV; where that fails, no older row stays in the targets."""
+    moved = target != source
+    target, source = target[moved], source[moved]
+    try:
+        store.move(source, target, step=step)
+    except Exception:
+        store.invalidate(target, as_of=step)
+        raise
+
 
 class Landed:
     """Rows that are in the store already."""
@@ -109,12 +140,30 @@ class Landed:
         return None
 
 
+@dataclass(eq=False)
+class _HandedOut:
+    """Slots with a new owner, on their device: rows of steps up to as_of count no more."""
+
+    as_of: int
+    pieces: list[torch.Tensor] = field(default_factory=list)
+
+    def tell(self, store: Store, slots: torch.Tensor | None = None) -> None:
+        """slots: the pieces, where they are on the host already; else this waits for the device."""
+        store.invalidate(torch.cat(self.pieces).cpu() if slots is None else slots, as_of=self.as_of)
+
+
 class DeviceStaging(_Recording):
     """A device: ids wait in a buffer at a fixed address, so that graphs may hold the copies into it.
 
     Ids are int16 where they fit, half of what SGLang's own buffer holds and copies. After each forward its
     rows are set to NEVER_CAPTURED again: what a graph leaves out is missing, and not an older row.
+
+    Forwards are numbered when they are launched, and finalized later: a slot that is handed out between two
+    of them loses the rows of all that were launched before, whenever these arrive. The numbers of slots come
+    to the host with the ids of the next forward, so that nobody waits for them.
     """
+
+    _STEPS = 2  # numbers of one forward: its rows, and what moves them
 
     def __init__(self, store: Store, max_rows: int, device: str) -> None:
         super().__init__(store, max_rows=1)
@@ -124,12 +173,20 @@ class DeviceStaging(_Recording):
         shape = (max_rows, spec.num_moe_layers, spec.top_k)
         self._buffer = torch.full(shape, NEVER_CAPTURED, dtype=dtype, device=device)
         self._is_used = False
+        self._step = 0  # of the newest forward
+        self._newest: Copied | None = None  # its rows, until they are finalized
+        self._handed_out = _HandedOut(self._last_step)  # since the newest forward
+        self._untold: list[_HandedOut] = []  # before it
+
+    @property
+    def _last_step(self) -> int:
+        return self._step + self._STEPS - 1
 
     def begin(self) -> None:
         if self._is_used:
-            self._clear()
+            self._empty()
 
-    def _clear(self) -> None:
+    def _empty(self) -> None:
         self._buffer.fill_(NEVER_CAPTURED)
         self._is_used = False
 
@@ -143,35 +200,78 @@ class DeviceStaging(_Recording):
         self._buffer[: ids.shape[0], self._column[layer]] = ids[:, :top_k]
 
     def take(self, slots: torch.Tensor, share: Share, version: int) -> Deferred:
+        self._step += self._STEPS
+        handed_out, self._handed_out = self._handed_out, _HandedOut(self._last_step)
+        if handed_out.pieces:
+            self._untold.append(handed_out)
         captured = self._buffer[share.first : share.first + len(slots)]
         if len(captured) < len(slots):
             raise CapacityError(
                 f"forward: expected rows {share.first} to {share.first + len(slots)} in the device buffer, "
                 f"which has {len(self._buffer)}"
             )
-        output = Copied(self, slots.clone(), captured.clone(), version)
-        self._clear()  # also of what a graph wrote without a call of capture
-        return output
+        self._newest = Copied(self, self._step, slots.clone(), captured.clone(), version, handed_out)
+        self._empty()  # also of what a graph wrote without a call of capture
+        return self._newest
 
-    def commit(self, slots: torch.Tensor, ids: torch.Tensor, version: int) -> None:
-        """Put rows that are on the host into the store."""
-        self._make_room(len(ids))
+    def hand_out(self, slots: torch.Tensor) -> None:
+        if len(self._untold) >= MAX_UNTOLD:  # an engine that drops its results
+            self.settle()
+        self._handed_out.pieces.append(slots.clone())  # the engine's may be a view of all that are free
+
+    def clear(self) -> None:
+        self._store.reset(as_of=self._last_step)
+
+    def move(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        if self._newest is None:
+            _move(self._store, target.cpu(), source.cpu(), self._last_step)
+        else:
+            self._newest.moves.append((target.clone(), source.clone()))
+
+    def settle(self) -> None:
+        untold, self._untold = self._untold, []
+        for handed_out in untold:
+            handed_out.tell(self._store)
+
+    def finalize(self, copied: Copied) -> None:
+        """Put what is on the host into the store, in the order in which it happened."""
+        if copied is self._newest:
+            self._newest = None
+        if copied.handed_out in self._untold:
+            self._untold.remove(copied.handed_out)
+            copied.handed_out.tell(self._store, copied.new_owners.cpu())
+        self._make_room(len(copied.ids))
         self._recorder.begin()
-        self._recorder.capture_all(ids, order="tlk")
-        self._recorder.commit(slots, version=version)
+        self._recorder.capture_all(copied.ids.cpu(), order="tlk")
+        self._recorder.commit(copied.slots.cpu(), step=copied.step, version=copied.version)
+        if copied.moves:
+            target, source = (torch.cat(each).cpu() for each in zip(*copied.moves, strict=True))
+            _move(self._store, target, source, copied.step + 1)
 
 
 class Copied:
-    """Rows of one forward on their way from a device."""
+    """Rows of one forward on their way from a device, and what was said of slots before and behind it."""
 
-    def __init__(self, staging: DeviceStaging, slots: torch.Tensor, ids: torch.Tensor, version: int) -> None:
+    def __init__(
+        self,
+        staging: DeviceStaging,
+        step: int,
+        slots: torch.Tensor,
+        ids: torch.Tensor,
+        version: int,
+        handed_out: _HandedOut,
+    ) -> None:
         self._staging: DeviceStaging | None = staging
-        self._slots, self._ids, self._version = slots, ids, version
+        self.step, self.slots, self.ids, self.version = step, slots, ids, version
+        self.handed_out = handed_out
+        self.new_owners = torch.cat(handed_out.pieces) if handed_out.pieces else slots[:0]
+        self.moves: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def map_device_tensors(self, copy: Copy) -> None:
-        self._slots, self._ids = copy(self._slots), copy(self._ids)
+        self.slots, self.ids, self.new_owners = map(copy, (self.slots, self.ids, self.new_owners))
+        self.moves = [(copy(target), copy(source)) for target, source in self.moves]
 
     def finalize(self) -> None:
         staging, self._staging = self._staging, None
         if staging is not None:
-            staging.commit(self._slots.cpu(), self._ids.cpu(), self._version)
+            staging.finalize(self)
