@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from scenarios import ENGINE, SCENARIOS
 
 HERE = Path(__file__).resolve().parent
@@ -117,6 +119,11 @@ class Server:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+
+    def processes(self) -> list[psutil.Process]:
+        """The server's own and those below it."""
+        this = psutil.Process(self.process.pid)
+        return [this, *this.children(recursive=True)]
 
     def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):

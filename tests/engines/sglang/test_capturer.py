@@ -160,6 +160,29 @@ def test_rows_of_this_data_parallel_rank(
         assert torch.equal(capturer.get_topk(0, 6, Pool(slots))[:, LAYERS], ids[first : first + 5])
 
 
+def test_drafts_in_a_graph_of_several_ranks_are_missing_and_no_other_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # cases A02 G09
+    from sglang.srt.layers import dp_attention
+
+    for module in (dp_attention, own):
+        monkeypatch.setattr(module, "is_dp_attention_enabled", lambda: True)
+    monkeypatch.setattr(dp_attention, "dp_slot_in", lambda counts: 1)
+    ids = ids_of(
+        16, np.random.default_rng(18)
+    )  # two ranks of up to eight tokens, as a graph for two requests of four has them
+    theirs, mine = pair()
+    for capturer in (theirs, mine):
+        for column, layer in enumerate(LAYERS):
+            capturer.capture(layer, ids[:, column])
+    batch = batch_of([20, 21, 22, 23], global_num_tokens_cpu=[4, 4], spec_info=object())
+    theirs.on_forward_end(batch, True, 4)
+    assert torch.equal(theirs.get_topk(0, 5, Pool([20, 21, 22, 23]))[:, LAYERS], ids[4:8])  # of rank 0
+    with pytest.raises(mt.UnsupportedError, match="rank 1"):
+        mine.on_forward_end(batch, True, 4)
+    assert (mine.get_topk(0, 5, Pool([20, 21, 22, 23])) == MISSING).all()
+
+
 def deep_ep_rank(rank: int, port: int, expected: torch.Tensor) -> None:
     """One attention-TP rank of two: its shard in, the whole batch out."""
     from sglang.srt.layers import dp_attention

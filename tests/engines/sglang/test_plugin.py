@@ -251,7 +251,7 @@ def test_a_slot_with_a_new_owner_is_missing_until_it_is_written(place: str) -> N
     assert guarded.fault is None
 
 
-def test_a_late_result_does_not_revive_rows_of_the_older_owner() -> None:  # cases B02 B03
+def test_a_late_result_does_not_revive_rows_of_the_older_owner() -> None:  # case B02
     guarded = guard("device")
     allocator = followed(guarded)
     slots = allocator.alloc(2).tolist()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import moetape as mt
@@ -46,6 +48,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat tape stream": ("/v1/chat/completions", {**CHAT, **TAPE, "stream": True}),
     "wrong option": ("/v1/completions", {**COMPLETION, "custom_params": {"moetape": {"form": "int8"}}}),
 }
+UPDATES = {7: False, 8: True}  # new weights by their version: whether the cache of the older ones is flushed
 VOLATILE = {"id", "created", "e2e_latency", "response_sent_to_client_ts", "metadata", "cached_tokens"}
 
 
@@ -60,6 +63,12 @@ def answers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
             server.wait()
             requests = REQUESTS if mode == "own" else {**REQUESTS, **OURS}
             answers[mode] = {name: server.post(*request) for name, request in requests.items()}
+        server = servers["moetape"]
+        for version, flush in UPDATES.items():
+            update = {"model_path": str(model), "weight_version": str(version), "flush_cache": flush}
+            status, text = server.post("/update_weights_from_disk", update)
+            assert status == 200, text
+            answers["moetape"][f"version {version}"] = server.post("/v1/completions", {**COMPLETION, **TAPE})
         yield answers
     finally:
         for server in servers.values():
@@ -152,3 +161,46 @@ def test_a_wrong_option_is_a_bad_request(answers: dict[str, Any]) -> None:
     status, text = answers["moetape"]["wrong option"]
     assert status == 400
     assert "int8" in text
+
+
+def test_rows_say_which_weights_routed_them(answers: dict[str, Any], model: Path) -> None:
+    """What a cache of older weights holds keeps their version; a flushed cache holds nothing."""
+    spec = mt.RouteSpec.from_config(model)
+    texts = [routed(answers["moetape"][f"version {version}"][1])["routed_experts"] for version in UPDATES]
+    kept, flushed = (mt.decode(text, "tape-base64", spec=spec) for text in texts)
+    assert kept.complete
+    assert flushed.complete
+    (_, _, oldest), *_, (first, end, newest) = kept.versions
+    assert (oldest, newest, end) == (0, 7, len(kept))
+    assert first < len(kept)
+    assert flushed.versions == [(0, len(flushed), 8)]
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
+def test_a_server_that_is_ended_leaves_nothing_behind(
+    model: Path, tmp_path: Path, by: signal.Signals
+) -> None:
+    """No process, and no shared memory but a file of SGLang's own, which it leaves on its own too."""
+    server = Server("moetape", model, tmp_path / "log").wait()
+    try:
+        status, text = server.post("/generate", GENERATE)
+        assert status == 200, text
+        processes = server.processes()
+        assert len(processes) > 2
+        shared = {
+            Path(region.path)
+            for each in processes
+            for region in each.memory_maps()
+            if "/dev/shm/" in region.path
+        }
+        for each in processes if by == signal.SIGKILL else processes[:1]:
+            each.send_signal(by)
+        server.process.wait(timeout=60)
+        _, alive = psutil.wait_procs(processes, timeout=60)
+        assert not alive
+        left = [path for path in shared if path.exists()]
+        assert all(path.name.startswith("sglang_loads_") for path in left), left
+        for path in left:
+            path.unlink()
+    finally:
+        server.stop()

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from moetape import InvalidArgumentError, OutOfRangeError, Routes, RouteSpec, Store, layout
+from moetape import (
+    InvalidArgumentError,
+    OutOfRangeError,
+    Routes,
+    RouteSpec,
+    Store,
+    UnsupportedError,
+    layout,
+)
 from moetape.engines.sglang.spec import spec_of
 from moetape.engines.sglang.staging import Deferred, DeviceStaging, HostStaging, Share, Staging
 
@@ -254,5 +262,12 @@ def _share(forward_batch: Any, can_run_graph: bool, cuda_graph_batch: int | None
     if cuda_graph_batch is None:
         raise InvalidArgumentError(
             f"forward: expected the padded size of a graph's batch, got None for rank {rank}"
+        )
+    if (
+        getattr(forward_batch, "spec_info", None) is not None
+    ):  # the size counts requests, and not their drafts
+        raise UnsupportedError(
+            "forward: drafts verified in a graph under data-parallel attention: SGLang does not say where "
+            f"rank {rank}'s rows are"
         )
     return Share(rank * cuda_graph_batch, layout.dp_padded(counts, cuda_graph_batch, rank))
