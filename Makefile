@@ -108,7 +108,7 @@ test-cuda: $(if $(NVCC),gpu-test)  ## compile for CUDA where there is nvcc, and 
 
 test-gpu: gpu-test  ## what only a GPU can prove, and the benchmark there, into OUT (bench/results)
 	@tests/gpu/run $(GPU_TEST)
-	@$(GPU_PYTHON) -m pytest -n0 -rs tests/python/test_core_recorder_cuda.py tests/python/test_engine_transformers_cuda.py
+	@$(GPU_PYTHON) -m pytest -n0 -rs tests/python/test_core_recorder_cuda.py tests/python/test_engine_transformers_cuda.py tests/python/test_trainer_transformers_cuda.py
 
 asan: setup  ## C++ tests under the address and undefined-behaviour sanitizers
 	@$(CONFIGURE) asan

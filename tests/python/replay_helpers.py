@@ -43,7 +43,7 @@ def experts_input(model: Any, spec: mt.RouteSpec) -> Iterator[dict[int, list[Any
             tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
             ids = [one for one in tensors if one.dtype == torch.int64]
             found = ids[0] if ids else ids_of_scaled(tensors[0], spec.num_experts)
-            received.setdefault(layer, []).append(found.reshape(-1, spec.top_k).numpy().copy())
+            received.setdefault(layer, []).append(found.reshape(-1, spec.top_k).cpu().numpy().copy())
 
         handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
     try:

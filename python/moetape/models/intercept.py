@@ -37,6 +37,9 @@ Tap = Callable[[int, torch.Tensor], object]
 Forcer = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], "torch.Tensor | None"]
 """forcer(layer, scores [n, E], live_values [n, K], live_ids [n, K]) -> ids int64 [n, K], or None for live."""
 
+Late = Callable[[int, torch.Tensor], object]
+"""late(layer, flag): a bool on a device, whether the router has no score of a forced expert."""
+
 _lock = RLock()
 _interceptors: weakref.WeakKeyDictionary[nn.Module, Interceptor] = weakref.WeakKeyDictionary()
 
@@ -64,7 +67,7 @@ class Interceptor:
         self.num_experts = router.num_experts
         self._module = weakref.ref(router.module)
         self._taps: dict[Handle, Tap] = {}
-        self._forcers: dict[Handle, Forcer] = {}
+        self._forcers: dict[Handle, tuple[Forcer, Late | None]] = {}
         self._override: Override | None = None
 
     @property
@@ -76,9 +79,12 @@ class Interceptor:
         """Call `tap` with the ids that the experts receive, once per forward. Taps run in the order added."""
         return self._add(tap, "_taps")
 
-    def add_forcer(self, forcer: Forcer) -> Handle:
-        """Let `forcer` choose the ids; None leaves the live choice. Two that choose are a ConflictError."""
-        return self._add(forcer, "_forcers")
+    def add_forcer(self, forcer: Forcer, late: Late | None = None) -> Handle:
+        """Let `forcer` choose the ids; None leaves the live choice. Two that choose are a ConflictError.
+
+        With `late`, a forward on a device does not wait there to know of forced experts without a score.
+        """
+        return self._add((forcer, late), "_forcers")
 
     def _add(self, function: Any, where: str) -> Handle:
         def remove(handle: Handle) -> None:
@@ -126,29 +132,28 @@ class Interceptor:
         """The result of the router's top-k after forcers and taps."""
         values, ids = live
         chosen = [
-            forced
-            for forcer in self._forcers.values()
+            (forced, late)
+            for forcer, late in self._forcers.values()
             if (forced := forcer(self.layer, scores, values, ids)) is not None
         ]
         if len(chosen) > 1:
             raise ConflictError(f"router {self.name}: expected one forcer to choose, got {len(chosen)}")
         result = live
         if chosen:
-            ids = self._checked(chosen[0], ids)
+            forced, late = chosen[0]
+            ids = self._checked(forced, ids)
             values = unmasked.gather(1, ids)
-            self._refuse_masked(unmasked.detach(), values.detach(), ids, live[0].detach())
+            masked = _masked(unmasked.detach(), values.detach(), live[0].detach())
+            if late is None or masked.device.type == "cpu":
+                self._refuse_masked(masked, values.detach(), ids)
+            else:
+                late(self.layer, masked.any())
             result = torch.return_types.topk((values, ids))
         for tap in self._taps.values():
             tap(self.layer, ids)
         return result
 
-    def _refuse_masked(
-        self, scores: torch.Tensor, values: torch.Tensor, ids: torch.Tensor, live_values: torch.Tensor
-    ) -> None:
-        """Refuse forced ids of masked experts: the lowest score is 0 or -inf, and no live choice has it."""
-        lowest = scores.amin(1, keepdim=True)
-        is_mask = (lowest == 0) | (lowest == -torch.inf)
-        masked = is_mask & (values == lowest) & (live_values != lowest).all(1, keepdim=True)
+    def _refuse_masked(self, masked: torch.Tensor, values: torch.Tensor, ids: torch.Tensor) -> None:
         if masked.any():
             row, column = masked.nonzero()[0].tolist()
             raise UnsupportedError(
@@ -164,6 +169,13 @@ class Interceptor:
                 f"got {forced.dtype} {list(forced.shape)}"
             )
         return forced.to(live_ids.device)
+
+
+def _masked(scores: torch.Tensor, values: torch.Tensor, live_values: torch.Tensor) -> torch.Tensor:
+    """Which forced ids are masked experts: the lowest score is 0 or -inf, and no live choice has it."""
+    lowest = scores.amin(1, keepdim=True)
+    is_mask = (lowest == 0) | (lowest == -torch.inf)
+    return is_mask & (values == lowest) & (live_values != lowest).all(1, keepdim=True)
 
 
 def interceptor(router: Router) -> Interceptor:

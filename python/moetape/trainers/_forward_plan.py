@@ -33,12 +33,20 @@ class Given:
 
 @dataclass(eq=False)
 class ForwardPlan:
-    """ids [layers, rows, k] and which rows take them; the sequences whose data is bad, with the reason."""
+    """A forward's ids and the rows that take them, on the CPU; the sequences whose data is bad, and why."""
 
-    ids: npt.NDArray[Any]
-    takes: Flags
+    shape: tuple[int, int, int]  # [layers, rows, k]
+    dtype: torch.dtype  # of the ids
+    buffer: torch.Tensor  # uint8: ids in the narrow type, then a byte a row: whether it takes them
+    takes_all: bool
     counts: Counts
     bad: dict[int, mt.Error] = field(default_factory=dict)
+
+    def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """(ids [layers, rows, k], takes bool [rows]) by one asynchronous copy."""
+        buffer = self.buffer.to(device, non_blocking=True)
+        ids, takes = buffer.split([len(buffer) - self.shape[1], self.shape[1]])
+        return ids.view(self.dtype).view(self.shape), takes.view(torch.bool)
 
 
 def plan_forward(
@@ -62,17 +70,31 @@ def plan_forward(
         elif policy.min_version is not None:
             sources[sequence] = source.without(version_below=policy.min_version)
     plan = Plan.from_row_ids(row_ids, layers=list(layers))
-    ids, uses = plan.apply(sources, dtype=narrow(spec.num_experts))
+    shape = (len(layers), plan.num_rows, spec.top_k)
+    dtype = np.dtype(narrow(spec.num_experts))
+    ids_bytes = int(np.prod(shape)) * dtype.itemsize
+    buffer = torch.empty(ids_bytes + plan.num_rows, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+    out = buffer.numpy()[:ids_bytes].view(dtype).reshape(shape)
+    _, uses = plan.apply(sources, dtype=dtype.name, out=out)
     rows = _Rows(row_ids, np.asarray(uses), sources, set(dropped) | set(bad))
     if not given.allow_short:
         rows.check_ends(bad)
     rows.check_missing(bad, policy)
-    if not call.is_embedded:
+    if not call.is_embedded and any(one.tokens is not None for one in sources):
         tokens = call.tokens.detach().reshape(-1).to("cpu", torch.int32).numpy()
         _verify(plan, sources, tokens, bad)
     if not bad:
         rows.check_batch(policy)
-    return ForwardPlan(ids, rows.takes(policy), rows.counts(), dict(sorted(bad.items())))
+    takes = rows.takes(policy)
+    buffer.numpy()[ids_bytes:] = takes
+    return ForwardPlan(
+        shape,
+        getattr(torch, dtype.name),
+        buffer,
+        bool(takes.all()),
+        rows.counts(),
+        dict(sorted(bad.items())),
+    )
 
 
 def refuse_jitter(model: torch.nn.Module, routers: Collection[str], policy: ReplayPolicy) -> None:

@@ -45,6 +45,7 @@ from moetape.trainers import agreement
 from moetape.trainers._checkpoint import wrap_all
 from moetape.trainers._flight import Flights
 from moetape.trainers._forward_plan import ForwardPlan, Given, plan_forward, refuse_jitter
+from moetape.trainers._late import LateFlags
 from moetape.trainers._microbatch import Counts, Current, MicroBatch
 from moetape.trainers._recording import Recording
 from moetape.trainers.policy import Pass, ReplayPolicy
@@ -113,6 +114,7 @@ class Session:
         self._current = Current()
         self._flights = Flights(self._current, self._uninstall_if_idle)
         self._lock = self._flights.lock
+        self._late = LateFlags()  # of routers that have no score of a recorded expert
         self._block_thread: int | None = None  # of the open block; a lost block is not kept alive
         self._undo: list[Callable[[], None]] = []
         self._detached = False
@@ -170,6 +172,27 @@ class Session:
             agreement.agree(error, self.group)
         elif error is not None:
             raise error
+
+    def check(self) -> None:
+        """Raise what forwards on a device found out: recorded experts that a router has no score of.
+
+        Waits for the device. Blocks raise what is known when they begin, without waiting; so call this before
+        the optimizer steps. On the CPU the router itself raises, and there is nothing left to find.
+        """
+        self._agree(self._late_error(wait=True))
+
+    def _note_late(self, layer: int, flag: torch.Tensor) -> None:
+        if not autograd.in_backward():  # recomputation finds the same again
+            self._late.note(layer, flag)
+
+    def _late_error(self, *, wait: bool) -> mt.Error | None:
+        names = [self._names[layer] for layer in self._late.take(wait=wait)]
+        if not names:
+            return None
+        return mt.UnsupportedError(
+            "replay: expected recorded experts that their router has a score for, got masked scores, weights "
+            f"of 0, in an earlier forward at {', '.join(names)}"
+        )
 
     def detach(self) -> None:
         """End the session; attach() makes another. Refused in a block or while a micro-batch waits."""
@@ -238,7 +261,7 @@ class Session:
         with self._lock:
             if not self._undo:
                 for one in self._interceptors:
-                    self._undo.append(one.add_forcer(self._force).remove)
+                    self._undo.append(one.add_forcer(self._force, self._note_late).remove)
             for undo in wrap_all(model, self._bind):
                 self._undo.append(undo)
 
@@ -411,6 +434,7 @@ class Replay:
             self._session._current.pop()
             return
         flights.end_forward(micro_batch)
+        self._session._late.send()
         if output is None:
             flights.end(micro_batch)
             return
@@ -426,28 +450,26 @@ class Replay:
         if not self._policy.replays(self._pass or _pass_of(model)):
             return None
         session, policy = self._session, self._policy
-        planned, call, error = None, None, None
+        planned, call, error = None, None, session._late_error(wait=False)
         try:
             refuse_jitter(model, session._names.values(), policy)
             call = ForwardInputs.of(model.forward, args, kwargs)
             planned = self._plan(call)
             if planned.bad and policy.on_bad_data == "raise":
-                error = next(iter(planned.bad.values()))
+                error = error or next(iter(planned.bad.values()))
         except mt.Error as caught:
-            error = caught
+            error = error or caught
         except Exception as caught:  # whatever it is, other ranks wait for this one's verdict
             if session.group is None:
                 raise
-            error = mt.InvalidArgumentError(f"replay: {type(caught).__name__}: {caught}")
+            error = error or mt.InvalidArgumentError(f"replay: {type(caught).__name__}: {caught}")
         session._agree(error)
         assert planned is not None
         assert call is not None
         if policy.on_bad_data == "live" and session._any_rank(bool(planned.bad)):
             return None
         self.counts, self.dropped = planned.counts, frozenset(planned.bad)
-        device = call.tokens.device
-        ids, takes = torch.from_numpy(planned.ids).to(device), torch.from_numpy(planned.takes).to(device)
-        return MicroBatch(session._names, ids, takes, bool(planned.takes.all()))
+        return MicroBatch(session._names, *planned.on(call.tokens.device), planned.takes_all)
 
     def _plan(self, call: ForwardInputs) -> ForwardPlan:
         """Plan the forward; a second time without the sequences that go out of replay."""
