@@ -96,6 +96,7 @@ class Plan {
   Result<Sources> sources_of(std::span<const RouteSpec> specs) const;
   Result<Sources> find_sources(std::span<const Routes> sources) const;
   Result<Sources> find_sources(std::span<RowSource* const> sources) const;
+  static Status take_layers(Sources& sources, std::span<const int32_t> layers);
   Result<Sources> read_sources(const Tape& tape, std::span<const int64_t> sequences) const;
   Result<int32_t> apply_from(const Sources& sources, IntType type, std::span<std::byte> out,
                              std::span<RowUse> uses, int64_t first_expert) const;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "moetape/error.h"
 #include "moetape/routes.h"
@@ -18,6 +20,9 @@ class RowSource {
   // Writes rows [first, first + count), dense, spec().row_bytes() each, and one reason a row.
   // Missing rows are zero bytes.
   virtual Status pull(int64_t first, int64_t count, std::byte* rows, Reason* reasons) = 0;
+  // The same rows of these layers at least, if that is less work than to pull all of them; else null. What it
+  // leaves out it does not look at. Lives no longer than what this source pulls from.
+  virtual Result<std::unique_ptr<RowSource>> of_layers(std::span<const int32_t> layers) const;
 
  protected:
   // kOutOfRange, naming both, unless rows [first, first + count) are among num_rows(); for pull().

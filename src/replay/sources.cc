@@ -37,6 +37,23 @@ int64_t need_that_holds(std::span<const RowSpan> needs, int64_t sequence, int64_
 
 }  // namespace
 
+// Pulls the plan's layers only, where all sources can.
+Status Plan::take_layers(Sources& sources, std::span<const int32_t> layers) {
+  std::vector<std::unique_ptr<RowSource>> parts;
+  std::vector<RowSource*> pulled;
+  for (const RowSource* source : sources.pulled) {
+    MOETAPE_ASSIGN(std::unique_ptr<RowSource> part, source->of_layers(layers));
+    if (part == nullptr) return {};
+    parts.push_back(std::move(part));
+    pulled.push_back(parts.back().get());
+  }
+  MOETAPE_ASSIGN(sources.columns, columns_of(layers, parts.front()->spec()));
+  sources.spec = parts.front()->spec();
+  sources.owned_rows = std::move(parts);
+  sources.pulled = std::move(pulled);
+  return {};
+}
+
 Result<Plan::Sources> Plan::sources_of(std::span<const RouteSpec> specs) const {
   if (specs.empty()) return fail(ErrorCode::kInvalidArgument, "sources: expected one or more, got none");
   for (size_t i = 1; i < specs.size(); ++i) {
@@ -73,7 +90,8 @@ Result<Plan::Sources> Plan::find_sources(std::span<RowSource* const> sources) co
     specs.push_back(source->spec());
   }
   MOETAPE_ASSIGN(Sources found, sources_of(specs));
-  found.pulled = sources;
+  found.pulled.assign(sources.begin(), sources.end());
+  if (layers_) MOETAPE_TRY(take_layers(found, *layers_));
   return found;
 }
 

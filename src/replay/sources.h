@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -15,7 +16,8 @@ struct Plan::Sources {
   std::vector<int64_t> of_run;          // the source of each run, in `routes` or in `pulled`
   std::vector<Routes> owned = {};       // routes that were read
   std::span<const Routes> routes = {};  // these or the caller's
-  std::span<RowSource* const> pulled = {};
+  std::vector<std::unique_ptr<RowSource>> owned_rows = {};  // the plan's layers of the caller's
+  std::vector<RowSource*> pulled = {};                      // these or the caller's
 };
 
 }  // namespace moetape::inline v0

@@ -15,6 +15,8 @@ Status RowSource::check_part(int64_t first, int64_t count) const {
               end ? fmt::to_string(*end) : fmt::format("{} + {}", first, count));
 }
 
+Result<std::unique_ptr<RowSource>> RowSource::of_layers(std::span<const int32_t>) const { return nullptr; }
+
 Status RoutesSource::pull(int64_t first, int64_t count, std::byte* rows, Reason* reasons) {
   MOETAPE_TRY(check_part(first, count));
   if (count == 0) return {};

@@ -49,6 +49,25 @@ Status Base64Reader::skip(int64_t bytes) {
   return bytes % 3 == 0 ? Status() : begin_group(bytes % 3, skipped.data());
 }
 
+Result<const std::byte*> Base64Reader::next_behind(int64_t skipped, int64_t bytes, std::byte* scratch) {
+  constexpr size_t kChars = 64;  // that are decoded at once, where there are so many
+  const int64_t first = static_cast<int64_t>(next_) / 4 * 3 - num_rest_ + skipped;
+  const int64_t end = first + bytes;
+  const int64_t lead = first % 3;
+  const auto begin_char = static_cast<size_t>(first / 3 * 4);
+  const auto chars = static_cast<size_t>((end + 2) / 3 * 4) - begin_char;
+  const size_t rounded = (chars + kChars - 1) / kChars * kChars;
+  if (begin_char + rounded + 4 > text_.size()) return ByteReader::next_behind(skipped, bytes, scratch);
+
+  next_ = begin_char;
+  MOETAPE_TRY(decode(scratch, rounded, rounded / 4 * 3));
+  next_ = begin_char + chars;
+  num_rest_ = (3 - end % 3) % 3;
+  std::copy_n(scratch + lead + bytes, num_rest_, rest_.end() - num_rest_);
+  remaining_ -= skipped + bytes;
+  return scratch + lead;
+}
+
 Status Base64Reader::begin_group(int64_t bytes, std::byte* out) {
   const int64_t group = std::min<int64_t>(bytes + remaining_, 3);
   MOETAPE_TRY(decode(rest_.data(), 4, static_cast<size_t>(group)));

@@ -20,6 +20,8 @@ class Base64Reader final : public ByteReader {
   // At `scratch`, always.
   Result<const std::byte*> next(int64_t bytes, std::byte* scratch) override;
   Status skip(int64_t bytes) override;
+  // By one call of the decoder, with all of its groups at once.
+  Result<const std::byte*> next_behind(int64_t skipped, int64_t bytes, std::byte* scratch) override;
 
  private:
   Base64Reader(std::string_view thing, std::string_view text, size_t offset)

@@ -30,6 +30,13 @@ class ByteReader {
     }
     return {};
   }
+  // The `bytes` bytes behind `skipped` others; at `scratch`, with room for kNearby more, or where they are.
+  // A reader may look at up to so many bytes around them.
+  virtual Result<const std::byte*> next_behind(int64_t skipped, int64_t bytes, std::byte* scratch) {
+    MOETAPE_TRY(skip(skipped));
+    return next(bytes, scratch);
+  }
+  static constexpr int64_t kNearby = 64;
 
  protected:
   int64_t remaining_ = 0;

@@ -1,5 +1,7 @@
 #include "wire/columns.h"
 
+#include <algorithm>
+
 namespace moetape::inline v0::wire {
 
 int32_t num_layers(const RouteSpec& spec, LayerAxis axis) {
@@ -31,6 +33,23 @@ Columns make_columns(const RouteSpec& spec, LayerAxis axis) {
   }
   if (columns.sent > end) columns.gaps.push_back({end, columns.sent - end});
   return columns;
+}
+
+Columns part_of(const Columns& columns, int64_t first, int64_t end) {
+  Columns part;
+  for (const ColumnRun& run : columns.runs) {
+    const int64_t begin = std::max(first, run.recorded);
+    const int64_t count = std::min(end, run.recorded + run.count) - begin;
+    if (count <= 0) continue;
+    const int64_t sent = run.sent + begin - run.recorded;
+    if (part.runs.empty()) part.skipped = sent;
+    const int64_t behind = sent - part.skipped;
+    if (behind > part.sent) part.gaps.push_back({part.sent, behind - part.sent});
+    part.runs.push_back({part.recorded, behind, count});
+    part.recorded += count;
+    part.sent = behind + count;
+  }
+  return part;
 }
 
 }  // namespace moetape::inline v0::wire

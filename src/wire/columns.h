@@ -25,6 +25,7 @@ struct ColumnGap {
 struct Columns {
   int64_t recorded = 0;  // ids of a recorded row
   int64_t sent = 0;      // ids of a row of the form
+  int64_t skipped = 0;   // ids of the form in front of them
   std::vector<ColumnRun> runs;
   std::vector<ColumnGap> gaps;
 
@@ -36,5 +37,9 @@ struct Columns {
 int32_t num_layers(const RouteSpec& spec, LayerAxis axis);
 
 Columns make_columns(const RouteSpec& spec, LayerAxis axis);
+
+// The recorded ids [first, end) alone, in a row of the form that begins with the first and ends with the
+// last.
+Columns part_of(const Columns& columns, int64_t first, int64_t end);
 
 }  // namespace moetape::inline v0::wire

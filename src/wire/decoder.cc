@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/checked.h"
@@ -23,8 +24,13 @@ class RowsDecoder {
  public:
   static Result<RowsDecoder> create(const RouteSpec& spec, const Arrival& arrival,
                                     const DecodeOptions& options) {
+    return create(spec, arrival, options, make_columns(spec, arrival.axis));
+  }
+  // The columns are those of the spec, in a row that may be a part of that which arrives.
+  static Result<RowsDecoder> create(const RouteSpec& spec, const Arrival& arrival,
+                                    const DecodeOptions& options, Columns columns) {
     MOETAPE_ASSIGN(const Kept kept, rows_kept(arrival.dialect, arrival.num_rows, arrival.start, options));
-    RowsDecoder decoder(spec, arrival);
+    RowsDecoder decoder(spec, arrival, std::move(columns));
     decoder.kept_ = kept;
     MOETAPE_TRY(decoder.allocate());
     return decoder;
@@ -33,6 +39,7 @@ class RowsDecoder {
   int64_t start() const { return kept_.start; }
   int64_t num_rows() const { return kept_.num_rows; }
   int64_t row_bytes() const { return row_bytes_; }
+  int64_t skipped_bytes() const { return columns_.skipped * type_bytes_; }  // in front of a row
   int64_t block_rows() const { return block_rows_; }
 
   // Rows [first, first + count), at most block_rows(), as they arrived; those behind num_rows() are passed
@@ -58,10 +65,10 @@ class RowsDecoder {
   }
 
  private:
-  RowsDecoder(const RouteSpec& spec, const Arrival& arrival)
+  RowsDecoder(const RouteSpec& spec, const Arrival& arrival, Columns columns)
       : spec_(spec),
         arrival_(arrival),
-        columns_(make_columns(spec, arrival.axis)),
+        columns_(std::move(columns)),
         type_bytes_(int_type_bytes(arrival.type)),
         row_bytes_(columns_.sent * type_bytes_) {
     block_rows_ = std::clamp<int64_t>(kBlockBytes / row_bytes_, 1, std::max<int64_t>(arrival.num_rows, 1));
@@ -89,7 +96,8 @@ class RowsDecoder {
         const std::span bytes(rows + gap.sent * type_bytes_, static_cast<size_t>(gap.count * type_bytes_));
         const auto bad = std::ranges::find_if(bytes, [](std::byte byte) { return byte != std::byte{0}; });
         if (bad == bytes.end()) continue;
-        const int64_t layer = (gap.sent + (bad - bytes.begin()) / type_bytes_) / spec_.top_k();
+        const int64_t id = columns_.skipped + gap.sent + (bad - bytes.begin()) / type_bytes_;
+        const int64_t layer = id / spec_.top_k();
         return fail(ErrorCode::kCorruptData,
                     "{}: expected zeros, since the spec records nothing of this layer, got another id",
                     place(first + row, layer));
@@ -135,7 +143,7 @@ class RowsDecoder {
   Arrival arrival_;
   Columns columns_;
   int type_bytes_;
-  int64_t row_bytes_;  // that arrive
+  int64_t row_bytes_;  // that arrive, of the columns
   Kept kept_;
   int64_t block_rows_ = 1;
   Buffer scratch_;
@@ -222,13 +230,27 @@ Status check_length(const ByteReader& reader, const RouteSpec& spec, const Arriv
 // Rows that are decoded as they are pulled.
 class PulledRows final : public RowSource {
  public:
-  PulledRows(const RouteSpec& spec, std::function<Result<OpenForm>()> open, OpenForm form,
-             RowsDecoder decoder, Buffer block)
+  using Open = std::function<Result<OpenForm>()>;
+
+  PulledRows(const RouteSpec& spec, Open open, const DecodeOptions& options, OpenForm form,
+             int64_t form_row_bytes, RowsDecoder decoder, Buffer block)
       : spec_(spec),
         open_(std::move(open)),
+        options_(options),
         form_(std::move(form)),
+        form_row_bytes_(form_row_bytes),
         decoder_(std::move(decoder)),
         block_(std::move(block)) {}
+
+  static Result<std::unique_ptr<RowSource>> create(const RouteSpec& spec, Open open,
+                                                   const DecodeOptions& options, OpenForm form,
+                                                   int64_t form_row_bytes, RowsDecoder decoder) {
+    const int64_t block_bytes = decoder.block_rows() * decoder.row_bytes();
+    const int64_t scratch_bytes = decoder.row_bytes() + ByteReader::kNearby;
+    MOETAPE_ASSIGN(Buffer block, Buffer::allocate(block_bytes + scratch_bytes));
+    return std::make_unique<PulledRows>(spec, std::move(open), options, std::move(form), form_row_bytes,
+                                        std::move(decoder), std::move(block));
+  }
 
   const RouteSpec& spec() const override { return spec_; }
   int64_t start() const override { return decoder_.start(); }
@@ -236,13 +258,36 @@ class PulledRows final : public RowSource {
 
   Status pull(int64_t first, int64_t count, std::byte* rows, Reason* reasons) override {
     MOETAPE_TRY(check_part(first, count));
+    Status pulled = read(first, count, rows, reasons);
+    if (!pulled) next_ = num_rows() + 1;  // the reader stands somewhere: open the form anew
+    return pulled;
+  }
+
+  // One stretch of layers, so that a row is one part of the form's.
+  Result<std::unique_ptr<RowSource>> of_layers(std::span<const int32_t> layers) const override {
+    if (layers.empty()) return nullptr;
+    const auto [least, most] = std::ranges::minmax(layers);
+    MOETAPE_ASSIGN(const int32_t first, spec_.column_of(least));
+    MOETAPE_ASSIGN(const int32_t last, spec_.column_of(most));
+    const int32_t count = last - first + 1;
+    if (4 * count > 3 * spec_.num_moe_layers() || decoder_.row_bytes() != form_row_bytes_) return nullptr;
+    const std::span stretch = spec_.layers().subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+    MOETAPE_ASSIGN(const RouteSpec spec, spec_.with_layers({stretch.begin(), stretch.end()}));
+    MOETAPE_ASSIGN(OpenForm form, open_());
+    const Columns columns = part_of(make_columns(spec_, form.arrival.axis), int64_t{first} * spec_.top_k(),
+                                    int64_t{last + 1} * spec_.top_k());
+    MOETAPE_ASSIGN(RowsDecoder decoder, RowsDecoder::create(spec, form.arrival, options_, columns));
+    return create(spec, open_, options_, std::move(form), form_row_bytes_, std::move(decoder));
+  }
+
+ private:
+  Status read(int64_t first, int64_t count, std::byte* rows, Reason* reasons) {
     MOETAPE_TRY(go_to(first));
     for (const int64_t end = first + count; next_ < end;) {
       const int64_t part = std::min(decoder_.block_rows(), end - next_);
       std::byte* const ids = rows + (next_ - first) * spec_.row_bytes();
       Reason* const why = reasons + (next_ - first);
-      MOETAPE_ASSIGN(const std::byte* const arrived,
-                     form_.reader->next(part * decoder_.row_bytes(), block_.mutable_data()));
+      MOETAPE_ASSIGN(const std::byte* const arrived, arrive(part));
       MOETAPE_TRY(decoder_.decode(arrived, next_, part, ids, why));
       for (int64_t row = 0; row < part; ++row) {
         if (why[row] != Reason::kValid)
@@ -253,20 +298,42 @@ class PulledRows final : public RowSource {
     return {};
   }
 
- private:
+  // Between calls the reader stands at row next_ of the form, less behind_ bytes.
   Status go_to(int64_t row) {
     if (row < next_) {
       MOETAPE_ASSIGN(form_, open_());
       next_ = 0;
+      behind_ = 0;
     }
-    MOETAPE_TRY(form_.reader->skip((row - next_) * decoder_.row_bytes()));
+    behind_ += (row - next_) * form_row_bytes_;
     next_ = row;
     return {};
   }
 
+  // The bytes of the next rows' columns, dense.
+  Result<const std::byte*> arrive(int64_t count) {
+    const int64_t row_bytes = decoder_.row_bytes();
+    if (row_bytes == form_row_bytes_) {
+      MOETAPE_TRY(form_.reader->skip(std::exchange(behind_, 0)));
+      return form_.reader->next(count * row_bytes, block_.mutable_data());
+    }
+    std::byte* to = block_.mutable_data();
+    std::byte* const scratch = to + decoder_.block_rows() * row_bytes;
+    for (int64_t row = 0; row < count; ++row, to += row_bytes) {
+      const int64_t skipped = behind_ + decoder_.skipped_bytes();
+      MOETAPE_ASSIGN(const std::byte* const at, form_.reader->next_behind(skipped, row_bytes, scratch));
+      std::memcpy(to, at, static_cast<size_t>(row_bytes));
+      behind_ = form_row_bytes_ - decoder_.skipped_bytes() - row_bytes;
+    }
+    return block_.data();
+  }
+
   RouteSpec spec_;
-  std::function<Result<OpenForm>()> open_;
+  Open open_;
+  DecodeOptions options_;
   OpenForm form_;
+  int64_t form_row_bytes_;
+  int64_t behind_ = 0;
   RowsDecoder decoder_;
   Buffer block_;
   int64_t next_ = 0;
@@ -299,9 +366,8 @@ Result<std::unique_ptr<RowSource>> pull_rows(std::function<Result<OpenForm>()> o
   MOETAPE_ASSIGN(OpenForm form, open());
   MOETAPE_TRY(check_length(*form.reader, spec, form.arrival));
   MOETAPE_ASSIGN(RowsDecoder decoder, RowsDecoder::create(spec, form.arrival, options));
-  MOETAPE_ASSIGN(Buffer block, Buffer::allocate(decoder.block_rows() * decoder.row_bytes()));
-  return std::make_unique<PulledRows>(spec, std::move(open), std::move(form), std::move(decoder),
-                                      std::move(block));
+  const int64_t row_bytes = decoder.row_bytes();
+  return PulledRows::create(spec, std::move(open), options, std::move(form), row_bytes, std::move(decoder));
 }
 
 }  // namespace moetape::inline v0::wire
