@@ -68,8 +68,8 @@ class _Targets:
             odd = (ordered[:, 1:] == ordered[:, :-1]).any(dim=1) | (rows < 0).any(dim=1)
             row = int((odd & ~self.missing.cpu()).nonzero()[0])
             raise mt.InvalidArgumentError(
-                f"replay: {name}: expected different ids from 0 in a row (one without a record is -1, or 0, in "
-                f"all layers), got {rows[row].tolist()} in row {row}"
+                f"replay: {name}: expected different ids from 0 in a row (one without a record is -1, or 0, "
+                f"in all layers), got {rows[row].tolist()} in row {row}"
             )
         if self._largest[layer] >= num_experts:
             raise mt.OutOfRangeError(
