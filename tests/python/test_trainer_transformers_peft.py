@@ -30,6 +30,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "attention": {"target_modules": ["q_proj", "v_proj", "o_proj"]},
     "experts": {"target_modules": [], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]},
     "router": {"target_modules": ["o_proj"], "target_parameters": ["gate.weight"]},
+    "router trained whole": {"target_modules": ["o_proj"], "modules_to_save": ["gate"]},
     "all linear": {"target_modules": "all-linear"},
 }
 
@@ -77,7 +78,7 @@ def test_experts_of_an_adapted_model_receive_the_recorded_ids(kind: str, targets
         assert not torch.equal(other, plain)
         changed = gradients(model)
         assert changed.keys() == expected.keys()
-        assert all("lora_" in name for name in changed)
+        assert all("lora_" in name or "modules_to_save" in name for name in changed)
         assert not same_gradients(changed, expected)
 
 
@@ -129,6 +130,29 @@ def test_adapters_off_are_the_reference_pass() -> None:
     with torch.no_grad(), model.disable_adapter(), session.replay(foreign) as replay:
         assert not torch.allclose(model(**BATCH).logits, base)
     assert replay.counts.replayed == 8
+
+
+def test_a_router_trained_whole_gets_gradients_and_its_copy_is_the_reference() -> None:
+    model = adapted("qwen3_moe", "router trained whole")
+    base = tiny("qwen3_moe").train()(**BATCH).logits
+    session = attach(model)
+    with torch.no_grad(), session.record() as recording:
+        model(**BATCH)
+    foreign = [wrong_routes(one) for one in recording.routes]
+    with session.replay(foreign):
+        model(**BATCH).logits.square().mean().backward()
+    trained = {name: one for name, one in gradients(model).items() if "modules_to_save" in name}
+    assert len(trained) == 3
+    assert all(one.abs().sum() > 0 for one in trained.values())
+    with torch.no_grad(), model.disable_adapter(), session.replay(foreign) as replay:
+        torch.testing.assert_close(model(**BATCH).logits, base)
+    assert replay.is_live
+
+
+def test_whole_blocks_kept_twice_are_refused_by_name() -> None:
+    config = peft.LoraConfig(target_modules=["o_proj"], modules_to_save=["mlp"])
+    with pytest.raises(mt.UnsupportedError, match=r"mlp\.original_module\.gate and .*modules_to_save"):
+        attach(peft.get_peft_model(tiny("qwen3_moe"), config))
 
 
 def test_a_rollout_of_the_model_within_is_replayed_by_the_adapted_one() -> None:

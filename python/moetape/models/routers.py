@@ -211,9 +211,10 @@ def _router_of(name: str, block: nn.Module) -> tuple[str, nn.Module]:
     """Find the one module of a block, or the block itself, whose forward calls topk over the experts."""
     modules = list(_outside_experts(name, block))
     for path, module in modules:
-        if (reason := _REFUSED.get(type(module).__name__)) is not None:
-            raise UnsupportedError(f"router {path} ({type(module).__name__}): not supported, {reason}")
-    calling = [(path, module) for path, module in modules if calls_topk(module)]
+        kind = type(_original(module)).__name__
+        if (reason := _REFUSED.get(kind)) is not None:
+            raise UnsupportedError(f"router {path} ({kind}): not supported, {reason}")
+    calling = [(path, module) for path, module in modules if calls_topk(_original(module))]
     # A block as large as a decoder layer also holds what calls topk and is no router.
     known = [(path, module) for path, module in calling if _number(module, block, _TOP_K) is not None]
     inner = [(path, module) for path, module in known or calling if module is not block]
@@ -227,9 +228,18 @@ def _router_of(name: str, block: nn.Module) -> tuple[str, nn.Module]:
 
 def _outside_experts(name: str, block: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     yield name, block
+    if _original(block) is not block:
+        return
     for child_name, child in block.named_children():
         if not _holds_experts(child_name, child):
             yield from _outside_experts(f"{name}.{child_name}" if name else child_name, child)
+
+
+def _original(module: nn.Module) -> nn.Module:
+    """What a module stands for: PEFT's modules_to_save keep trained copies beside it, and call one of them."""
+    original = getattr(module, "original_module", None)
+    is_one_of_several = isinstance(original, nn.Module) and hasattr(module, "modules_to_save")
+    return original if is_one_of_several else module
 
 
 def _place(model: nn.Module, name: str) -> tuple[str, int, int]:
