@@ -236,7 +236,7 @@ def _outside_experts(name: str, block: nn.Module) -> Iterator[tuple[str, nn.Modu
 
 
 def _original(module: nn.Module) -> nn.Module:
-    """What a module stands for: PEFT's modules_to_save keep trained copies beside it, and call one of them."""
+    """What a module stands for: PEFT's modules_to_save keep trained copies beside it, and call one."""
     original = getattr(module, "original_module", None)
     is_one_of_several = isinstance(original, nn.Module) and hasattr(module, "modules_to_save")
     return original if is_one_of_several else module
