@@ -64,6 +64,41 @@ def test_the_text_of_a_choice_is_read() -> None:
     assert vllm.routes_of(moetape.encode(routes.slice(0, 1), "vllm"), SMALL).complete
 
 
+def npy_text(ids: np.ndarray, told: str = "", lie: str = "") -> str:
+    file = io.BytesIO()
+    np.save(file, ids)
+    return base64.b64encode(file.getvalue().replace(told.encode(), lie.encode())).decode()
+
+
+def test_rows_carry_the_weights_that_computed_them() -> None:
+    spans = [
+        {"version": "default", "start": 0, "end": 1},
+        {"version": "7", "start": 1, "end": 3},
+        {"version": "8", "start": 3, "end": 4},
+    ]
+    versions = vllm.versions_of(spans, num_prompt_tokens=3)
+    assert versions == [(3, 5, 7), (5, 6, 8)]
+    whole = some_routes(SMALL, [True] * 6)  # three of the prompt, and three of four that were sampled
+    routes = vllm.routes_of(answer_ids(whole), SMALL, versions=versions)
+    assert routes.versions == [(3, 5, 7), (5, 6, 8)]
+    assert np.array_equal(routes.ids, whole.ids)
+    assert vllm.routes_of(answer_ids(whole), SMALL).versions == []
+
+
+def test_versions_of_rows_that_are_missing_or_left_out() -> None:
+    ids = answer_ids(some_routes(SMALL, [True, False, True]))
+    routes = vllm.routes_of(ids, SMALL, start=4, versions=[(0, 5, 1), (5, 9, 2)])
+    assert (routes.start, routes.end) == (4, 7)
+    assert routes.versions == [(4, 5, 1), (6, 7, 2)]
+    assert routes.valid.tolist() == [True, False, True]
+
+
+def test_a_label_that_is_no_number_is_no_version() -> None:
+    assert vllm.versions_of(None, 3) == []
+    with pytest.raises(moetape.InvalidArgumentError, match="'step-9'"):
+        vllm.versions_of([{"version": "step-9", "start": 0, "end": 1}], 3)
+
+
 def test_no_rows_are_no_missing_rows() -> None:
     ids = answer_ids(some_routes(SMALL, []))
     assert vllm.missing_rows(ids) == {}
@@ -81,6 +116,11 @@ def test_no_rows_are_no_missing_rows() -> None:
         (lambda ids: np.where(ids == 0, 1, ids), moetape.CorruptDataError, "without experts"),
         (lambda ids: "no base64", moetape.CorruptDataError, "base64"),
         (lambda ids: "AAAA", moetape.CorruptDataError, "npy"),
+        (
+            lambda ids: npy_text(np.zeros((2, 2, 2), np.uint8), "(2, 2, 2)", "(9, 9, 9)"),
+            moetape.CorruptDataError,
+            "8 bytes",
+        ),
     ],
 )
 def test_what_is_no_such_answer_is_refused(spoil, error, message) -> None:

@@ -11,7 +11,7 @@ docs/vllm.md.
 
 from typing import Any
 
-from moetape.engines.vllm.answer import missing_rows, routes_of
+from moetape.engines.vllm.answer import missing_rows, routes_of, versions_of
 
 _DROP_IN = (
     "RoutedExpertsCaptureSource",
@@ -20,7 +20,7 @@ _DROP_IN = (
     "bind_routed_experts_capturer",
 )
 
-__all__ = ["missing_rows", "routes_of", *_DROP_IN]
+__all__ = ["missing_rows", "routes_of", "versions_of", *_DROP_IN]
 
 
 def __getattr__(name: str) -> Any:
