@@ -14,10 +14,12 @@ import pytest
 import vllm
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.layers.fused_moe.layer import MoERunner
 
 import moetape
 from moetape.engines import vllm as engine
 from moetape.engines.vllm import patches, plugin
+from moetape.engines.vllm.capture import bind_routers
 from moetape.engines.vllm.sources import TRIED, check_sources
 from vllm_fixtures import random_tokens
 from vllm_models import Reference, num_experts
@@ -180,10 +182,12 @@ def test_on_a_gpu_nothing_is_touched(monkeypatch: pytest.MonkeyPatch, told: pyte
     assert told.text == ""
 
 
+# case J01
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (dict(data_parallel_size=2), "data parallelism"),
+        (dict(tensor_parallel_size=2, decode_context_parallel_size=2), "context parallelism"),
         (dict(runner="pooling"), "generate"),
         (dict(hf_overrides={"mlp_only_layers": [0, 1, 2, 3]}), "MoE layers"),
     ],
@@ -194,6 +198,44 @@ def test_what_cannot_be_recorded_is_refused_at_the_start(
     args = EngineArgs(model=str(plain_model), dtype="float32", enable_return_routed_experts=True, **options)
     with pytest.raises(ValueError, match=message):
         args.create_engine_config()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            dict(tensor_parallel_size=2, enable_expert_parallel=True, enable_eplb=True),
+            "only supported on CUDA",
+        ),
+        (
+            dict(
+                speculative_config=dict(
+                    method="ngram",
+                    num_speculative_tokens=3,
+                    prompt_lookup_max=3,
+                    enable_adaptive_verification=True,
+                )
+            ),
+            "V1 does not support: adaptive draft verification",
+        ),
+    ],
+)
+def test_what_vllm_itself_refuses_on_the_cpu(
+    plain_model: Path, options: dict[str, Any], message: str
+) -> None:
+    args = EngineArgs(model=str(plain_model), dtype="float32", enable_return_routed_experts=True, **options)
+    with pytest.raises(ValueError, match=message):
+        args.create_engine_config()
+
+
+def test_a_kernel_with_the_router_inside_is_refused_by_name(
+    llm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = llm.llm_engine.model_executor.driver_worker.worker.model_runner.get_model()
+    layer = next(module for module in model.modules() if isinstance(module, MoERunner))
+    monkeypatch.setattr(type(layer._quant_method), "is_monolithic", True)
+    with pytest.raises(moetape.UnsupportedError, match=r"layers\.0\..*: expected a kernel behind a router"):
+        bind_routers(model)
 
 
 def test_without_the_flag_nothing_is_recorded(plain_model: Path) -> None:

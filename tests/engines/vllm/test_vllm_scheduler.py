@@ -151,8 +151,9 @@ def test_a_session_whose_hashes_change_stops_nothing(connector: SchedulerConnect
 
 
 # case J09
-def test_a_request_without_routes_is_not_read(connector: SchedulerConnector) -> None:
-    request = Request(connector, 4, return_routed_experts=False)
+@pytest.mark.parametrize("no", [False, 0, "0", "false", "False"])
+def test_a_request_without_routes_is_not_read(connector: SchedulerConnector, no: Any) -> None:
+    request = Request(connector, 4, return_routed_experts=no)
     assert request.owed() is None
     request.sample(1, None)
     assert request.given == []

@@ -43,6 +43,7 @@ def check(reference: Reference, output: Any, start: int = 0) -> None:
         reference.check(tokens, choice.routed_experts, start)
 
 
+# case C02
 def test_every_row_is_what_transformers_routes(llm: LLM, plain_reference: Reference) -> None:
     random = np.random.default_rng(1)
     prompts = [random_tokens(random, length) for length in (1, 7, 40, 200)]

@@ -16,6 +16,7 @@ def check_ties(reference: Reference) -> None:
 
 
 # case B15
+# case C12
 def test_preemption_chunks_and_hits_in_a_tiny_cache(plain_model: Path, plain_reference: Reference) -> None:
     story = Story(
         plain_model,

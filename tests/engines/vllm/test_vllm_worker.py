@@ -120,6 +120,20 @@ def test_a_stage_without_experts_hands_on_what_came() -> None:
     assert outputs["r"].rows[:, :, 0].tolist() == [[0, 1, 2, 0, 4]] * 2
 
 
+def test_a_stage_that_cannot_hand_on_its_layers_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = Runner([1, 2], is_last=False), Runner([4])
+    record(first, answers=False)
+    record(last, num_before=2)
+    for runner in (first, last):
+        runner.ids = {layer: choice(2, layer) for layer in runner.layers}
+    with monkeypatch.context() as patch:
+        patch.setattr("moetape.engines.vllm.worker.torch.cat", _fail)
+        sent, _ = step(first, 2)
+    _, outputs = step(last, 2, new=True, intermediate_tensors=sent)
+    assert engine.missing_rows(outputs["r"].rows) == {"refused": 2}
+
+
+# case H04
 @pytest.mark.parametrize("lacking", [1, 4])
 def test_a_layer_that_did_not_run_makes_the_step_missing(lacking: int) -> None:
     first, last = Runner([1, 2], is_last=False), Runner([4])

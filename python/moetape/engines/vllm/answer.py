@@ -145,7 +145,7 @@ def _array(routed_experts: Any) -> Ids:
 
 
 def _npy(data: bytes) -> Ids:
-    """The array of a .npy file. Its header is held against the bytes there are before anything is allocated."""
+    """The array of a .npy file. Its header is held against its bytes before anything is allocated."""
     file = io.BytesIO(data)
     np.lib.format.read_magic(file)
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)

@@ -70,13 +70,6 @@ def _verify(config: Any) -> None:
         raise ValueError(
             "moetape: --enable-return-routed-experts on the CPU does not go with data parallelism"
         )
-    drafts = config.speculative_config
-    if drafts is not None and drafts.enable_adaptive_verification:
-        raise ValueError(
-            "moetape: --enable-return-routed-experts was not tried with adaptive verification of drafts"
-        )
-    if parallel.enable_eplb:
-        raise ValueError("moetape: --enable-return-routed-experts on the CPU was not tried with EPLB")
     spec_of(config)
 
 

@@ -20,6 +20,8 @@ __all__ = ["WANTS", "SchedulerConnector"]
 WANTS = "return_routed_experts"
 """The key of SamplingParams.extra_args (over HTTP, of vllm_xargs) that switches a request's routes off."""
 
+_OFF = ("0", "false")  # as JSON, or as text
+
 
 class SchedulerConnector(AuxOutputSchedulerConnector):  # type: ignore[misc]
     """vLLM's own connector, but it never fails a request, and a request may be left out.
@@ -86,6 +88,6 @@ class SchedulerConnector(AuxOutputSchedulerConnector):  # type: ignore[misc]
         if given is not None:
             return given
         parameters = request.sampling_params
-        if parameters is None or not (parameters.extra_args or {}).get(WANTS, True):
+        if parameters is None or str((parameters.extra_args or {}).get(WANTS)).lower() in _OFF:
             return None
         return min(int(parameters.routed_experts_prompt_start), int(request.num_prompt_tokens))

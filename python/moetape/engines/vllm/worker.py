@@ -161,14 +161,14 @@ class RouteRecording:
     def _for_next_stage(self, earlier: torch.Tensor | None) -> torch.Tensor:
         """The ids [layers so far, rows, k]; no rows at all where they are not complete."""
         num_layers = self._num_before + len(self._layers)
-        parts = [] if earlier is None else [earlier]
-        parts += [self._ids_of[layer][None] for layer in self._layers if layer in self._ids_of]
-        parts = [part for part in parts if len(part)]
-        found = sum(len(part) for part in parts)
-        if found == num_layers and len({part.shape[1:] for part in parts}) == 1:
-            self._sent = torch.cat(parts)
-        else:
-            self._sent = torch.zeros((num_layers, 0, self._spec.top_k), dtype=torch.int32)
+        self._sent = torch.zeros((num_layers, 0, self._spec.top_k), dtype=torch.int32)
+        with self._noting_faults():
+            parts = [] if earlier is None else [earlier]
+            parts += [self._ids_of[layer][None] for layer in self._layers if layer in self._ids_of]
+            parts = [part for part in parts if len(part)]
+            found = sum(len(part) for part in parts)
+            if found == num_layers and len({part.shape[1:] for part in parts}) == 1:
+                self._sent = torch.cat(parts)
         return self._sent
 
     # The worker that answers
