@@ -71,7 +71,7 @@ class ReplayTrainer(trl.GRPOTrainer):
         super().__init__(*args, rollout_func=sample, **options)
         self.replays = replays
         self.session = attach(self.model)
-        self.server = type(self.model)(self.model.config).to(torch.bfloat16).eval()
+        self.server = transformers.Qwen3MoeForCausalLM(self.model.config).to(torch.bfloat16).eval()
         self.answers: dict[tuple[int, ...], Answer] = {}  # by the tokens of prompt and answer
         self.measured = Measured()
 
@@ -191,35 +191,41 @@ def new_model(seed: int, tokenizer: Any) -> Any:
     return transformers.Qwen3MoeForCausalLM(config)
 
 
-def train(replays: bool, steps: int, seed: int) -> Measured:
-    """Train a new model for as many steps of GRPO, two updates each on answers of one version."""
+def new_trainer(folder: str, replays: bool, steps: int, seed: int, **options: Any) -> ReplayTrainer:
+    """A trainer of a new model for as many steps of GRPO, two updates each on answers of one version."""
     tokenizer = letter_tokenizer()
+    trainer = ReplayTrainer(
+        new_model(seed, tokenizer),
+        reward_funcs=[share_of_capitals],
+        replays=replays,
+        processing_class=tokenizer,
+        train_dataset=datasets.Dataset.from_dict({"prompt": list(PROMPTS)}),
+        args=trl.GRPOConfig(
+            output_dir=folder,
+            per_device_train_batch_size=len(PROMPTS) * ANSWERS_PER_PROMPT,
+            num_generations=ANSWERS_PER_PROMPT,
+            max_completion_length=ANSWER_TOKENS,
+            num_iterations=2,
+            max_steps=2 * steps,
+            learning_rate=1e-3,
+            lr_scheduler_type="constant",
+            use_cpu=True,
+            bf16=False,
+            seed=seed,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            logging_strategy="no",
+        ),
+        **options,
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
+def train(replays: bool, steps: int, seed: int) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
-        trainer = ReplayTrainer(
-            new_model(seed, tokenizer),
-            reward_funcs=[share_of_capitals],
-            replays=replays,
-            processing_class=tokenizer,
-            train_dataset=datasets.Dataset.from_dict({"prompt": list(PROMPTS)}),
-            args=trl.GRPOConfig(
-                output_dir=folder,
-                per_device_train_batch_size=len(PROMPTS) * ANSWERS_PER_PROMPT,
-                num_generations=ANSWERS_PER_PROMPT,
-                max_completion_length=ANSWER_TOKENS,
-                num_iterations=2,
-                max_steps=2 * steps,
-                learning_rate=1e-3,
-                lr_scheduler_type="constant",
-                use_cpu=True,
-                bf16=False,
-                seed=seed,
-                save_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
-                logging_strategy="no",
-            ),
-        )
-        trainer.remove_callback(transformers.PrinterCallback)
+        trainer = new_trainer(folder, replays, steps, seed)
         trainer.train()
     return trainer.measured
 
