@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import moetape as mt
+from moetape.engines.transformers import record as recorded
 from moetape.models import num_intercepted
 from moetape.trainers.transformers import Counts, ReplayPolicy, attach
 from replay_helpers import (
@@ -249,3 +251,20 @@ def test_what_fires_twice_or_not_at_all_is_no_record(model: Any) -> None:
         model(input_ids=torch.tensor([[3, 8, 60, 11, 40, 0]]))
     with pytest.raises(mt.InvalidArgumentError, match="got both"):
         session.record(attention_mask=[[1]], row_ids=twice)
+
+
+def test_records_of_both_sides_lie_in_one_tape_under_their_own_keys(
+    model: Any, tmp_path: Path
+) -> None:  # case I08
+    tokens = {"input_ids": torch.tensor([[5, 9, 11, 40, 7]])}
+    server = tiny("qwen3_moe", seed=1)
+    with torch.no_grad(), recorded(server, version=7) as rollout:
+        server(**tokens)
+    with torch.no_grad(), attach(model).record(version=7) as recording:
+        model(**tokens)
+    both = {"rollout/a": rollout.routes[0], f"{recording.source}/a": recording.routes[0]}
+    mt.save(tmp_path / "both.tape", both.values(), sequence_ids=list(both))
+    tape = mt.open(tmp_path / "both.tape")
+    assert [tape.entry(at).id for at in range(2)] == ["rollout/a", "train/a"]
+    assert [tape[0], tape[1]] == list(both.values())
+    assert not np.array_equal(tape[0].ids, tape[1].ids)

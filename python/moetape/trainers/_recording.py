@@ -46,7 +46,7 @@ class Recording:
 
     routes: one of each sequence of each forward, in order; with a row for every real token that was fed, and
     the token ids where they are known. A forward that fails adds none.
-    source: "train", beside the "rollout" of an engine's records: keep them under separate keys.
+    source: "train". An engine's record of the same tokens is another one: keep them under separate keys.
 
     A block that was entered and is lost without being left ends as if left. Thread rule: that of the session.
     """
