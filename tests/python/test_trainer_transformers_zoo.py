@@ -36,16 +36,17 @@ def test_two_routers_in_a_layer_are_refused_by_name(kind: str, message: str) -> 
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TYPES if kind not in REFUSED])
-def test_experts_receive_the_recorded_ids(kind: str) -> None:  # case G01
+def test_experts_receive_the_recorded_ids(kind: str) -> None:  # case G01, case I19
     model = zoo(kind)
     session = attach(model, excluded=EXCLUDED.get(kind))
     spec = session.spec
     assert spec.fingerprint == spec_of(model, excluded=EXCLUDED.get(kind)).fingerprint
     with deterministic():
-        with experts_input(model, spec) as live:
+        with session.record() as recording, experts_input(model, spec) as live:
             plain = run(model)
         plain_gradients = gradients(model)
-        own = routes_of(spec, live)
+        own = recording.routes
+        assert [one.ids.tolist() for one in own] == [one.ids.tolist() for one in routes_of(spec, live)]
         with session.replay(own), experts_input(model, spec) as ids:
             again = run(model)
         assert torch.equal(again, plain)
