@@ -80,8 +80,10 @@ def parallel(**sizes: int) -> Iterator[Any]:
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import get_cuda_rng_tracker, model_parallel_cuda_manual_seed
 
-    before = set(torch.distributed.distributed_c10d._world.pg_map)
+    groups = torch.distributed.distributed_c10d._world.pg_map
+    before = set(groups)
     parallel_state.initialize_model_parallel(**sizes)
+    made = set(groups) - before
     get_cuda_rng_tracker().reset()
     model_parallel_cuda_manual_seed(17)
     try:
@@ -89,7 +91,7 @@ def parallel(**sizes: int) -> Iterator[Any]:
     finally:
         parallel_state.destroy_model_parallel()
         # Megatron forgets its groups, whose threads would go on: hundreds after a few set-ups.
-        for group in set(torch.distributed.distributed_c10d._world.pg_map) - before:
+        for group in made & set(groups):
             torch.distributed.destroy_process_group(group)
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from megatron_ranks import SetUp, prove
+import numpy as np
+import pytest
+
+import moetape as mt
+from megatron_cpu import parallel
+from megatron_ranks import Ranks, SetUp, prove, step
+from moetape.trainers.megatron import MicroBatchRoutes, attach
 
 FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ["moe"]}
@@ -39,3 +45,18 @@ def test_pipeline_parallel() -> None:
 def test_interleaved_pipeline_parallel() -> None:
     # case G14
     prove(SetUp(pp=2, vp=2, schedule="megatron", num_micro_batches=4, changes={"num_layers": 4, **FULL}))
+
+
+def test_a_layer_that_no_stage_has_is_refused_on_all_stages() -> None:
+    """Each stage's routers are in the spec, which has one more: its ids would go nowhere, unnoticed."""
+    setup = SetUp(pp=2, schedule="megatron", changes={"num_layers": 4, "moe_layer_freq": [0, 1, 0, 1]})
+    with parallel(**setup.groups) as state:
+        ranks = Ranks(setup, state)
+        spec = mt.RouteSpec(layers=[1, 2, 3], top_k=2, num_experts=8, num_layers=4)
+        session = attach(ranks.chunks, spec=spec)
+        ids = np.tile(np.arange(2), (setup.length, 3, 1))
+        routes = [mt.Routes.from_ids(spec, ids) for _ in range(setup.batch)]
+        given = [MicroBatchRoutes(routes, ranks.row_ids)] * setup.num_micro_batches
+        with pytest.raises(mt.SpecMismatchError, match=r"on its 2 pipeline stages, got none in \[2\]"):
+            session.forward_step(step, given)
+        session.detach()

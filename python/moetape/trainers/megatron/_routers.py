@@ -194,3 +194,12 @@ def _place(routers: Sequence[MegatronRouter], group: str, kind: str) -> tuple[in
         getattr(parallel_state, f"get_{kind}_parallel_world_size")(),
         getattr(parallel_state, f"get_{kind}_parallel_rank")(),
     )
+
+
+def pipeline_group() -> Any:
+    """The ranks that have the stages of this rank's model; None without pipeline stages."""
+    from megatron.core import parallel_state
+
+    if not parallel_state.model_parallel_is_initialized():
+        return None
+    return parallel_state.get_pipeline_model_parallel_group()

@@ -14,6 +14,7 @@ import moetape as mt
 from moetape.models.arguments import check_excluded
 from moetape.replay import RowIds
 from moetape.trainers._flight import Flights
+from moetape.trainers.agreement import gather_if_any
 from moetape.trainers.megatron import _checkpoint as checkpoint
 from moetape.trainers.megatron._plan import MicroBatchRoutes, Shard
 from moetape.trainers.megatron._port import Port
@@ -23,6 +24,7 @@ from moetape.trainers.megatron._routers import (
     check_replayable,
     context_of,
     find_routers,
+    pipeline_group,
     shard_of,
     spec_of_config,
     unwrapped,
@@ -130,6 +132,7 @@ class Session:
         self._context = context_of(routers)
         self.late_errors: list[mt.Error] = []  # that all ranks are still to hear of
         self._detached = False
+        self._stages_checked = False
         checkpoint.add_user()
         self._stop_binding = weakref.finalize(self, checkpoint.remove_user)
         self._stop_binding.atexit = False
@@ -183,6 +186,22 @@ class Session:
                 raise mt.ClosedError("replay: expected an attached session, got one outlived by its model")
             for router in chunk.routers():
                 check_replayable(router, self.policy.allow)
+
+    def check_stages(self) -> None:
+        """Refuse a spec with a layer whose router is on no pipeline stage; the first time all ranks call."""
+        if self._stages_checked:
+            return
+        self._stages_checked = True
+        group = pipeline_group()
+        if group is None:
+            return
+        stages = gather_if_any(self.layers, group)
+        nowhere = sorted(set(self.spec.layers).difference(*stages))
+        if nowhere:
+            raise mt.SpecMismatchError(
+                f"model: expected routers in layers {list(self.spec.layers)} on its {len(stages)} pipeline "
+                f"stages, got none in {nowhere}"
+            )
 
     def padded(self, routes: Sequence[Any], lengths: Sequence[int], seq_length: int) -> MicroBatchRoutes:
         """A micro-batch [batch, seq_length], padded right, cut in zig-zag for context parallelism."""

@@ -54,6 +54,7 @@ class ReplayedStep:
         checked: list[Checked] = []
         error = next(iter(session.take_late_errors()), None)
         try:
+            session.check_stages()
             session.check()
             checked = self._check(routes, frozenset())
         except mt.Error as caught:
