@@ -354,10 +354,15 @@ def test_ids_that_cannot_be_right_are_errors_and_recomputation_without_ids_too()
     with pytest.raises(mt.WrongShapeError, match="replay_mask"):
         one.set_target_indices(ids, replay_mask=torch.ones(3, dtype=torch.bool))
     one.set_target_indices(ids, replay_mask=torch.tensor([True, False]))
-    one.set_router_replay_action(ours.RouterReplayAction.REPLAY_BACKWARD)
     scores = torch.randn(2, 4)
+    one.set_router_replay_action(ours.RouterReplayAction.REPLAY_FORWARD)
+    one.get_replay_topk(scores, 2, None, None, native)
+    one.set_router_replay_action(ours.RouterReplayAction.REPLAY_BACKWARD)
     one.get_replay_topk(scores, 2, None, None, native)
     with pytest.raises(mt.NotCapturedError, match="got none left"):
+        one.get_replay_topk(scores, 2, None, None, native)
+    one.set_target_indices(ids, replay_mask=torch.tensor([True, False]))
+    with pytest.raises(mt.NotCapturedError, match="a forward before recomputation"):
         one.get_replay_topk(scores, 2, None, None, native)
     ours.RouterReplay.router_instances.clear()
 

@@ -36,7 +36,7 @@ class Cursors:
         ids.copy_(top_indices.detach())
         live = _missing(self.name, ids)
         if bool(live.any()):
-            self._live[len(self.top_indices_list)] = live
+            self._live[len(self.top_indices_list)] = live.pin_memory() if ids.is_pinned() else live
         self.top_indices_list.append(ids)
 
     def pop_forward(self) -> torch.Tensor:

@@ -102,9 +102,17 @@ def set_router_replay_data(
     rows = Layout(tf_config, local_cp_size).here([len(array) for array in arrays])
     plan = Plan.from_row_ids(rows.ids, layers=[layer for layer, _ in routers])
     ids, uses = plan.apply(sources, dtype=narrow(spec.num_experts))
-    takes = torch.from_numpy(uses == REPLAYED)
-    for (_, router), of_layer in zip(routers, torch.from_numpy(ids), strict=True):
-        router.set_target_indices(of_layer, replay_mask=None if bool(takes.all()) else takes)
+    takes = None if (uses == REPLAYED).all() else _on_device(uses == REPLAYED)
+    for (_, router), of_layer in zip(routers, _on_device(ids), strict=True):
+        router.set_target_indices(of_layer, replay_mask=takes)
+
+
+def _on_device(array: npt.NDArray[Any]) -> torch.Tensor:
+    """The array where routers run, by one copy that nothing waits for."""
+    tensor = torch.from_numpy(array)
+    if not torch.cuda.is_available():
+        return tensor
+    return tensor.pin_memory().to(torch.device("cuda", torch.cuda.current_device()), non_blocking=True)
 
 
 def check_replayable(config: Any) -> None:

@@ -9,6 +9,7 @@ import torch
 
 import moetape as mt
 from moetape.trainers._instances import Instances
+from moetape.trainers._microbatch import narrow
 from moetape.trainers.megatron._router_replay import RouterReplay as MegatronRouterReplay
 from moetape.trainers.megatron._router_replay import RouterReplayAction
 
@@ -76,16 +77,16 @@ class RouterReplay(MegatronRouterReplay):
         if self.target_topk_idx is None:
             return live()
         backward = action == "replay_backward"
-        mask = self.replay_backward_mask_list[0] if backward and self.replay_backward_mask_list else None
-        if not backward:
-            mask = self.target_replay_mask
+        mask = None if backward else self.target_replay_mask
+        if backward and self.replay_backward_mask_list and self.replay_backward_mask_list.pop(0) is not None:
+            raise mt.NotCapturedError(
+                f"{self._name}: expected a forward before recomputation, which keeps its live rows; got none"
+            )
         ids = self._next(action, (scores.shape[0], topk), scores.shape[1]).to(scores.device, torch.int64)
-        if backward and self.replay_backward_mask_list:
-            self.replay_backward_mask_list.pop(0)
         if mask is not None:
             ids = torch.where(mask.to(scores.device)[:, None], ids, live()[1])
-            if not backward and self._to_freeze:
-                self.replay_backward_list[-1] = ids
+            if self._to_freeze:
+                self.replay_backward_list[-1] = ids.to(getattr(torch, narrow(scores.shape[1])))
                 self.replay_backward_mask_list[-1] = None
         if not backward:
             self._to_freeze = False
