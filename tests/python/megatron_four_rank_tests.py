@@ -32,10 +32,11 @@ def quick_group() -> Any:
 @contextmanager
 def attached(setup: SetUp, **policy: Any) -> Iterator[Any]:
     """(ranks, session, its own ids) of a set-up whose ranks agree within the limit."""
+    group = quick_group()  # before Megatron's groups, which end with the set-up
     with parallel(**setup.groups) as state:
         ranks = Ranks(setup, state)
         ids = ranks.own_ids(step)
-        session = attach(ranks.chunks, group=quick_group(), policy=ReplayPolicy(**policy))
+        session = attach(ranks.chunks, group=group, policy=ReplayPolicy(**policy))
         yield ranks, session, ids
         session.detach()
 
@@ -191,11 +192,66 @@ def test_a_good_step_costs_one_small_reduction_before_and_one_after() -> None:
         dist.all_gather_object = lambda *_, **__: calls.append(("gather", -1))
         try:
             with session.forward_step(step, given) as replayed:
-                assert calls == [("reduce", 1)]
+                assert calls == [("reduce", 24)]
                 ranks.run(replayed)
-            assert calls == [("reduce", 1), ("reduce", 1)]
+            assert calls == [("reduce", 24), ("reduce", 24)]
         finally:
             dist.all_reduce, dist.all_gather_object = plain, gather
+
+
+def test_ranks_of_other_settings_are_told_before_any_waits_for_another() -> None:
+    other = {"passes": ["train"], "missing": "fill", "on_bad_data": "drop"}
+    for field, value in other.items():
+        with attached(TENSOR) as (ranks, session, ids):
+            given = ranks.routes(session, ids)
+            if dist.get_rank() == 3:
+                session.policy = ReplayPolicy(**{field: value})
+            for pass_ in ("train", "logprob"):
+                answers = everywhere(raised(session.forward_step, step, given, pass_))
+                assert len(set(answers)) == 1
+                assert answers[0][0] == "ConflictError"
+                assert answers[0][1].startswith(f"rank 3 of 4: expected pass '{pass_}' of RouteSpec(")
+                assert f"{field}={value!r}" in answers[0][1]
+            session.policy = ReplayPolicy()
+            with session.forward_step(step, given) as replayed:
+                ranks.run(replayed)
+
+
+def test_lengths_that_cannot_be_cut_on_one_rank_are_raised_on_all() -> None:
+    with attached(TENSOR) as (ranks, session, ids):
+        given = ranks.routes(session, ids)
+        mine = dist.get_rank() == 1
+        for bad in (
+            session.padded(given[0].routes, [99, 4], 8),
+            session.padded(given[0].routes, [4, -1], 8),
+            session.packed(given[0].routes, [4, 4], multiple=0),
+        ):
+            answers = everywhere(raised(session.forward_step, step, [bad] if mine else given))
+            assert len(set(answers)) == 1
+            assert answers[0][1].startswith("rank 1 of 4: ")
+
+
+def test_what_a_failed_step_found_stays_with_it() -> None:
+    with attached(TENSOR) as (ranks, session, ids):
+        given = ranks.routes(session, ids)
+        silent = routers(ranks.chunks[0])[1]
+        port = silent.router_replay
+        if dist.get_rank() == 2:
+            silent.router_replay = None
+
+        def failing() -> None:
+            with session.forward_step(step, given) as replayed:
+                ranks.run(replayed)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError) as told:
+            failing()
+        silent.router_replay = port
+        notes = everywhere(getattr(told.value, "__notes__", []))
+        assert [len(one) > 0 for one in notes] == [False, False, True, False]
+        assert notes[2][0].startswith("and before: replay: expected every router to fire once")
+        with session.forward_step(step, given) as replayed:  # and the next is as if nothing had been
+            ranks.run(replayed)
 
 
 def test_agreeing_by_itself() -> None:
@@ -205,6 +261,9 @@ def test_agreeing_by_itself() -> None:
     assert gather_if_any(rank if rank == 1 else None, quick_group()) == [None, 1, None, None]
     with pytest.raises(mt.OutOfRangeError, match=r"^rank 1 of 4 \(and 1 more ranks\): one too far$"):
         agree(mt.OutOfRangeError("one too far") if rank % 2 else None, quick_group())
+    agree(None, quick_group(), same="alike")
+    with pytest.raises(mt.ConflictError, match=r"^rank 2 of 4: expected blue as rank 0 has, got red$"):
+        agree(None, quick_group(), same="red" if rank == 2 else "blue")
 
 
 def test_larger_set_ups() -> None:

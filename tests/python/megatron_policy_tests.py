@@ -106,6 +106,21 @@ def test_more_missing_than_allowed_is_an_error() -> None:
                 session.forward_step(step, [given])
 
 
+def test_a_share_that_is_just_allowed_is_allowed() -> None:
+    with parallel():
+        model = gpt(config())
+        session = attach(model)
+        ids = np.tile(np.arange(2), (100, 2, 1))
+        valid = np.arange(100) >= 29  # 0.29 * 100 is below 29 in floating point
+        given = session.packed([mt.Routes.from_ids(session.spec, ids, valid=valid)], [100])
+        for field in ("max_missing", "max_missing_in_batch"):
+            session.policy = ReplayPolicy(**{field: 0.29})  # type: ignore[arg-type]
+            assert session.forward_step(step, [given]).counts.missing == 29
+            session.policy = ReplayPolicy(**{field: 0.28})  # type: ignore[arg-type]
+            with pytest.raises(mt.MissingRowsError):
+                session.forward_step(step, [given])
+
+
 def test_rows_of_older_versions_count_as_missing() -> None:
     # case B05
     with parallel():

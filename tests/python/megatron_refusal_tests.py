@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import moetape as mt
-from megatron_cpu import config, gpt, parallel, step, tokens
-from megatron_story import BATCH, LENGTH, foreign, ids_of, routes_of, whole
-from moetape.trainers.megatron import MicroBatchRoutes, ReplayPolicy, attach
+from megatron_cpu import config, dispatched, forward, gpt, map_of, parallel, step, tokens
+from megatron_story import BATCH, LENGTH, foreign, ids_of, routes_of, rows, whole
+from moetape.trainers.megatron import Counts, MicroBatchRoutes, ReplayPolicy, attach
 
 # What a router would do with replayed ids: ignore them, or not what they say.
 REFUSED: dict[str, Any] = {
@@ -175,6 +178,117 @@ def test_data_that_cannot_be_right_is_refused_before_anything_runs() -> None:
             session.forward_step(step, good)  # type: ignore[arg-type]
         with session.forward_step(step, [whole(session, foreign(own))]) as replayed:
             replayed(iter([tokens(BATCH, LENGTH)]), model)
+
+
+def test_routes_that_do_not_end_with_their_tokens_are_refused() -> None:
+    # case C04; trap 18
+    with parallel():
+        model = gpt(config())
+        batch = tokens(BATCH, LENGTH)
+        session = attach(model)
+        routes = routes_of(session, foreign(ids_of(model, batch)))
+        for given in (session.padded(routes, [LENGTH, 6], LENGTH), session.packed(routes, [LENGTH, 6])):
+            with pytest.raises(
+                mt.WrongShapeError,
+                match=r"routes\[1\]: expected an end within the sequence's 6 tokens, got 8",
+            ):
+                session.forward_step(step, [given])
+        with pytest.raises(mt.WrongShapeError, match="expected one of each of 2 sequences, got 3"):
+            session.forward_step(step, [session.padded([*routes, routes[0]], [LENGTH] * 2, LENGTH)])
+        cut = [routes[0], routes[1].slice(0, 6)]
+        with session.forward_step(step, [session.padded(cut, [LENGTH, 6], LENGTH)]) as replayed:
+            replayed(iter([batch]), model)
+        assert (replayed.counts.replayed, replayed.counts.padding) == (LENGTH + 6, 2)
+        session.policy = ReplayPolicy(on_bad_data="drop")
+        with session.forward_step(step, [session.padded(routes, [LENGTH, 6], LENGTH)]) as replayed:
+            replayed(iter([batch]), model)
+        assert replayed.dropped == {(0, 1)}
+
+
+def test_a_micro_batch_of_padding_alone_needs_no_routes() -> None:
+    with parallel():
+        model = gpt(config())
+        batch = tokens(BATCH, LENGTH)
+        plain = forward(model, batch)
+        session = attach(model)
+        for padding in (0, -1):
+            row_ids = np.full((BATCH, LENGTH), padding)
+            with session.forward_step(step, [MicroBatchRoutes([], row_ids)]) as replayed:
+                assert torch.equal(replayed(iter([batch]), model)[0], plain)
+            assert replayed.counts == Counts(padding=BATCH * LENGTH)
+        row_ids[1, 2] = mt.replay.row_ids(0, [2])[0]
+        with pytest.raises(mt.OutOfRangeError, match="micro-batch 0: routes: expected one of each sequence"):
+            session.forward_step(step, [MicroBatchRoutes([], row_ids)])
+
+
+def test_a_text_that_cannot_be_read_is_bad_data_of_its_sequence() -> None:
+    # trap 22
+    with parallel():
+        model = gpt(config())
+        batch = tokens(BATCH, LENGTH)
+        session = attach(model)
+        ids = foreign(ids_of(model, batch)).astype(np.int32)
+        row_ids = whole(session, ids).row_ids
+        ids[1, 3, 1] = 99
+
+        def sources() -> list[mt.RowSource]:
+            texts = [base64.b64encode(one.tobytes()).decode() for one in ids]
+            return [mt.decode_rows(text, "sglang", spec=session.spec) for text in texts]
+
+        named = r"micro-batch 0: routes\[1\]: sglang: row 3 .*layer 1: expected ids of 0 to 7, got 99"
+        with pytest.raises(mt.OutOfRangeError, match=named):
+            session.forward_step(step, [MicroBatchRoutes(sources(), row_ids, tokens=batch)])
+        session.policy = ReplayPolicy(on_bad_data="drop")
+        with (
+            session.forward_step(step, [MicroBatchRoutes(sources(), row_ids)]) as replayed,
+            dispatched(model) as maps,
+        ):
+            replayed(iter([batch]), model)
+        assert replayed.dropped == {(0, 1)}
+        assert replayed.counts == Counts(replayed=LENGTH, dropped=LENGTH)
+        assert torch.equal(maps[0][0][::2], map_of(rows(ids, 0))[::2])
+        session.policy = ReplayPolicy(on_bad_data="live")
+        assert session.forward_step(step, [MicroBatchRoutes(sources(), row_ids)]).is_live
+
+
+def test_a_router_is_of_one_session() -> None:
+    # case G06
+    with parallel():
+        first, second = gpt(config()), gpt(config(), seed=9)
+        session = attach(second)
+        before = dict(first.decoder.layers[0].mlp.router.__dict__)
+        with pytest.raises(
+            mt.ConflictError,
+            match=r"decoder.layers.0.mlp.router \(layer 0\): expected one that no session has",
+        ):
+            attach([first, second])
+        assert first.decoder.layers[0].mlp.router.__dict__.keys() == before.keys()
+        assert attach(second) is session
+        session.detach()
+        assert attach([first, second]).num_chunks == 2
+
+
+def test_a_copied_router_is_plain_and_counts_for_itself() -> None:
+    # case G06; trap 10
+    with parallel():
+        model = gpt(
+            config(
+                moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True, add_bias_linear=False
+            )
+        )
+        attach(model)
+        router = model.decoder.layers[0].mlp.router
+        shared = [
+            router.config,
+            *(one for one in vars(router).values() if isinstance(one, dist.ProcessGroup)),
+        ]
+        twin = copy.deepcopy(router, {id(one): one for one in shared})
+        assert twin.router_replay is None
+        twin.local_tokens_per_expert.zero_()
+        router.local_tokens_per_expert.zero_()
+        twin(torch.randn(LENGTH, BATCH, router.config.hidden_size))
+        assert twin.local_tokens_per_expert.sum() == LENGTH * BATCH * 2
+        assert router.local_tokens_per_expert.sum() == 0
 
 
 def test_texts_and_rows_on_their_way_are_sources_too() -> None:

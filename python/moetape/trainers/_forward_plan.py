@@ -223,7 +223,7 @@ class _Rows:
             return
         num_rows = np.bincount(self.sequence[self.real], minlength=self.num_sequences)
         num_missing = np.bincount(self.sequence[self.uncovered], minlength=self.num_sequences)
-        for sequence in np.flatnonzero(num_missing > limit * num_rows).tolist():
+        for sequence in np.flatnonzero(num_missing / np.maximum(num_rows, 1) > limit).tolist():
             first = int(self.position[self.uncovered & (self.sequence == sequence)].min())
             allowed = f"for all but {limit:.0%} of" if limit else "for all of"
             error = mt.MissingRowsError(
@@ -237,7 +237,7 @@ class _Rows:
         """Hold the missing rows of the batch, those of sequences taken out among them, against the policy."""
         limit = policy.max_missing_in_batch
         num_missing, num_real = int((self.uncovered | self.out).sum()), int(self.real.sum())
-        if limit is not None and num_missing > limit * num_real:
+        if limit is not None and num_missing / max(num_real, 1) > limit:
             raise mt.MissingRowsError(
                 f"replay: expected at most {limit:.0%} of the batch's {num_real} tokens without a recorded "
                 f"row, got {num_missing}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 import moetape as mt
@@ -69,6 +69,12 @@ class ReplayPolicy:
         version = self.min_version
         if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
             raise mt.InvalidArgumentError(f"min_version: expected a version or None, got {version!r}")
+
+    def __str__(self) -> str:
+        """The same text for equal policies, in every process."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        texts = (f"{name}={sorted(one) if isinstance(one, frozenset) else one!r}" for name, one in values)
+        return f"ReplayPolicy({', '.join(texts)})"
 
     def replays(self, pass_: str) -> bool:
         if pass_ not in get_args(Pass):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,13 +25,16 @@ class MicroBatchRoutes:
     routes: one of each sequence (Routes, or a RowSource such as decode_rows gives).
     row_ids: int64 of the shape of the rank's input_ids, [batch, length] or [rows] where sequences are packed:
     (sequence + 1) << 32 | position, 0 or -1 for padding; sequence indexes `routes`. Cut for context
-    parallelism by the very code that cuts the tokens, and not cut for sequence parallelism.
+    parallelism by the very code that cuts the tokens, and not cut for sequence parallelism. Or the mt.Error
+    that came of making them: forward_step raises it on all ranks.
     tokens: the rank's input_ids, to hold them against the token ids that routes carry; optional.
+    lengths: tokens of each sequence on all ranks together, to hold the routes' ends against; optional.
     """
 
     routes: Sequence[mt.Routes | mt.RowSource]
     row_ids: Any
     tokens: Any = None
+    lengths: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,20 +100,31 @@ def plan_micro_batch(
     """Check and plan a micro-batch; sequences of `dropped` are routed live. Errors of the whole raise."""
     sources = _typed(given.routes, f"{name}: routes")
     row_ids = shard.rows(f"{name}: row_ids", _int64(given.row_ids, f"{name}: row_ids"))
+    if not sources and not np.isin(row_ids, (0, -1)).all():
+        raise mt.OutOfRangeError(f"{name}: routes: expected one of each sequence of row_ids, got none")
     nothing = _no_rows(spec)
     checked = Checked([])
+    too_long = dict(_too_long(given, sources, name))
     for sequence, source in enumerate(sources):
         if sequence in dropped:
             sources[sequence] = nothing
             continue
         try:
+            if sequence in too_long:
+                raise too_long[sequence]
             sources[sequence] = _usable(source, f"{name}: routes[{sequence}]", spec, policy)
         except mt.Error as error:
             checked.bad[sequence] = error
             sources[sequence] = nothing
+    sources = sources or [nothing]  # a micro-batch of padding alone
     for layers in chunks:
         plan = Plan.from_row_ids(row_ids, layers=list(layers))
-        planned, uses = _apply(plan, sources, spec, len(layers), first_expert)
+        try:
+            planned, uses = _apply(plan, sources, spec, len(layers), first_expert)
+        except mt.Error:
+            if not _drop_unreadable(plan, sources, nothing, checked.bad, name):
+                raise
+            planned, uses = _apply(plan, sources, spec, len(layers), first_expert)
         if not checked.chunks:
             rows = _Rows(row_ids, uses, sources, set(dropped) | set(checked.bad))
             rows.check(checked.bad, policy, name)
@@ -130,7 +144,49 @@ def _typed(routes: Any, what: str) -> list[Any]:
     return list(routes)
 
 
+def _too_long(given: MicroBatchRoutes, sources: Sequence[Any], name: str) -> Iterator[tuple[int, mt.Error]]:
+    """Yield (sequence, error) of routes that go on behind their sequence's last token."""
+    if given.lengths is None:
+        return
+    if len(given.lengths) != len(sources):
+        raise mt.WrongShapeError(
+            f"{name}: routes: expected one of each of {len(given.lengths)} sequences, got {len(sources)}"
+        )
+    for sequence, (source, length) in enumerate(zip(sources, given.lengths, strict=True)):
+        if (end := _end(source)) > length:
+            error = mt.WrongShapeError(
+                f"{name}: routes[{sequence}]: expected an end within the sequence's {length} tokens, "
+                f"got {end}"
+            )
+            yield sequence, error
+
+
+def _drop_unreadable(
+    plan: Plan, sources: list[Any], nothing: mt.Routes, bad: dict[int, mt.Error], name: str
+) -> bool:
+    """Find the texts whose rows this rank cannot read, and put nothing in their place."""
+    found = False
+    for sequence, source in enumerate(sources):
+        if isinstance(source, mt.Routes):
+            continue
+        try:
+            _rows_of(plan, sequence).apply(sources, dtype="int64")
+        except mt.Error as error:
+            bad[sequence] = type(error)(f"{name}: routes[{sequence}]: {error}")
+            sources[sequence] = nothing
+            found = True
+    return found
+
+
+def _rows_of(plan: Plan, sequence: int) -> Plan:
+    """A plan without the rows of other sequences."""
+    row_ids = plan.row_ids
+    return Plan.from_row_ids(np.where((row_ids >> 32) - 1 == sequence, row_ids, 0), layers=plan.layers)
+
+
 def _int64(array: Any, what: str) -> Ids64:
+    if isinstance(array, mt.Error):
+        raise array
     if isinstance(array, torch.Tensor):
         array = array.detach().cpu().numpy()
     elif isinstance(array, mt.replay.RowIds):
@@ -199,7 +255,7 @@ class _Rows:
             return
         num_rows = np.bincount(self.sequence[self.sequence >= 0], minlength=self.num_sequences)
         num_missing = np.bincount(self.sequence[self.missing], minlength=self.num_sequences)
-        for sequence in np.flatnonzero(num_missing > limit * num_rows).tolist():
+        for sequence in np.flatnonzero(num_missing / np.maximum(num_rows, 1) > limit).tolist():
             first = int(self.position[self.missing & (self.sequence == sequence)].min())
             share = f"at least {1 - limit:.0%} of" if limit else "all"
             bad[sequence] = mt.MissingRowsError(
@@ -227,13 +283,16 @@ def _verify(
     if array.shape != _int64(given.row_ids, "row_ids").shape:
         raise mt.WrongShapeError(f"{name}: tokens: expected the shape of row_ids, got {list(array.shape)}")
     rows = shard.rows(f"{name}: tokens", array).astype(np.int32)
-    row_ids = plan.row_ids
-    for sequence in range(len(sources)):
-        own = np.where((row_ids >> 32) - 1 == sequence, row_ids, 0)
-        try:
-            Plan.from_row_ids(own, layers=plan.layers).verify(sources, rows)
-        except mt.ConflictError as error:
-            bad[sequence] = mt.ConflictError(f"{name}: routes[{sequence}]: {error}")
+    # Texts carry no tokens.
+    routes = [one if isinstance(one, mt.Routes) else _no_rows(one.spec) for one in sources]
+    try:
+        plan.verify(routes, rows)
+    except mt.ConflictError:
+        for sequence in range(len(routes)):
+            try:
+                _rows_of(plan, sequence).verify(routes, rows)
+            except mt.ConflictError as error:
+                bad.setdefault(sequence, mt.ConflictError(f"{name}: routes[{sequence}]: {error}"))
 
 
 def _mark(planned: Planned, rows: _Rows, policy: ReplayPolicy) -> None:

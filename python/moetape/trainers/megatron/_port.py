@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +48,20 @@ class _Routed(threading.local):
     live_ids: torch.Tensor | None = None
 
 
+class _Around:
+    """A router's method with `around` in front of it."""
+
+    def __init__(self, plain: Callable[..., Any], around: Callable[..., Any]) -> None:
+        self._plain, self._around = plain, around
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._around(self._plain, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
+        """Give a copied router its own plain method, not that of the original."""
+        return copy.deepcopy(self._plain, memo)
+
+
 class Port:
     """Stands as `router.router_replay`, whose names it has. Native while no micro-batch of its chunk runs."""
 
@@ -71,11 +86,7 @@ class Port:
         return self._original
 
     def _wrap(self, module: Any, name: str, around: Callable[..., Any]) -> None:
-        plain = getattr(module, name)
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return around(plain, *args, **kwargs)
-
+        wrapped = _Around(getattr(module, name), around)
         setattr(module, name, wrapped)
 
         def undo() -> None:
@@ -168,6 +179,16 @@ class Port:
         if padding_mask is not None:
             routing_map = routing_map & ~padding_mask[:, None]
         plain(routing_map)
+
+
+def check_free(router: MegatronRouter) -> None:
+    """Refuse a router that a session has: of two, one would be ignored in silence."""
+    module: Any = router.module
+    if isinstance(module.router_replay, Port):
+        raise mt.ConflictError(
+            f"router {router.name} (layer {router.layer}): expected one that no session has, got one of an "
+            "attached model; attach its chunks together, or detach() first"
+        )
 
 
 def _map_of(ids: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

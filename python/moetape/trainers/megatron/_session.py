@@ -14,10 +14,10 @@ import moetape as mt
 from moetape.models.arguments import check_excluded
 from moetape.replay import RowIds
 from moetape.trainers._flight import Flights
-from moetape.trainers.agreement import gather_if_any
+from moetape.trainers.agreement import gather_if_any, is_alone
 from moetape.trainers.megatron import _checkpoint as checkpoint
 from moetape.trainers.megatron._plan import MicroBatchRoutes, Shard
-from moetape.trainers.megatron._port import Port
+from moetape.trainers.megatron._port import Port, check_free
 from moetape.trainers.megatron._routers import (
     MegatronRouter,
     check_against_spec,
@@ -68,6 +68,19 @@ def attach(
     if policy is not None:
         session.policy = policy
     return session
+
+
+def _cut(
+    routes: Sequence[Any],
+    lengths: Sequence[int],
+    cut: Callable[[RowIds], RowIds],
+    shape: tuple[int, ...],
+) -> MicroBatchRoutes:
+    try:
+        row_ids: Any = cut(RowIds.from_lengths(lengths)).ids.reshape(shape)
+    except mt.Error as error:
+        row_ids = error
+    return MicroBatchRoutes(routes, row_ids, lengths=lengths)
 
 
 def _chunks_of(model: Any) -> list[torch.nn.Module]:
@@ -128,11 +141,13 @@ class Session:
         check_against_spec(routers, self.spec, config)
         for router in routers:
             check_replayable(router, policy.allow)
+            check_free(router)
         self.shard: Shard = shard_of(config, routers)
         self._context = context_of(routers)
         self.late_errors: list[mt.Error] = []  # that all ranks are still to hear of
         self._detached = False
-        self._stages_checked = False
+        stages = pipeline_group()
+        self.stages_checked = stages is None or is_alone(stages)
         checkpoint.add_user()
         self._stop_binding = weakref.finalize(self, checkpoint.remove_user)
         self._stop_binding.atexit = False
@@ -188,37 +203,41 @@ class Session:
                 check_replayable(router, self.policy.allow)
 
     def check_stages(self) -> None:
-        """Refuse a spec with a layer whose router is on no pipeline stage; the first time all ranks call."""
-        if self._stages_checked:
-            return
-        self._stages_checked = True
-        group = pipeline_group()
-        if group is None:
-            return
-        stages = gather_if_any(self.layers, group)
+        """Refuse a spec with a layer whose router is on no pipeline stage; all stages call."""
+        stages = gather_if_any(self.layers, pipeline_group())
         nowhere = sorted(set(self.spec.layers).difference(*stages))
         if nowhere:
             raise mt.SpecMismatchError(
                 f"model: expected routers in layers {list(self.spec.layers)} on its {len(stages)} pipeline "
                 f"stages, got none in {nowhere}"
             )
+        self.stages_checked = True
 
     def padded(self, routes: Sequence[Any], lengths: Sequence[int], seq_length: int) -> MicroBatchRoutes:
-        """A micro-batch [batch, seq_length], padded right, cut in zig-zag for context parallelism."""
-        rows = RowIds.from_lengths(lengths).pad_each_to(seq_length).zigzag_each(*self._context)
-        return MicroBatchRoutes(routes, rows.ids.reshape(len(lengths), -1))
+        """A micro-batch [batch, seq_length], padded right, cut in zig-zag for context parallelism.
+
+        What is wrong with `lengths` is raised by forward_step, on all ranks.
+        """
+        return _cut(
+            routes,
+            lengths,
+            lambda rows: rows.pad_each_to(seq_length).zigzag_each(*self._context),
+            shape=(len(lengths), -1),
+        )
 
     def packed(
         self, routes: Sequence[Any], lengths: Sequence[int], multiple: int | None = None
     ) -> MicroBatchRoutes:
         """A micro-batch of packed sequences, each padded to a multiple and cut in zig-zag.
 
-        multiple: default what all ranks can cut, as verl and skyrl pad.
+        multiple: default what all ranks can cut, as verl and skyrl pad. What is wrong with `lengths` is
+        raised by forward_step, on all ranks.
         """
         size = self._context[0]
-        multiple = multiple or self.shard.size * size * (2 if size > 1 else 1)
-        rows = RowIds.from_lengths(lengths).pad_each(multiple).zigzag_each(*self._context)
-        return MicroBatchRoutes(routes, rows.ids)
+        padding = self.shard.size * size * (2 if size > 1 else 1) if multiple is None else multiple
+        return _cut(
+            routes, lengths, lambda rows: rows.pad_each(padding).zigzag_each(*self._context), shape=(-1,)
+        )
 
     def local_rows(self, row_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The row ids as this rank's routers see them: row s * batch + b, cut for sequence parallelism."""

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from functools import reduce
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import moetape as mt
 from moetape.trainers import agreement
@@ -18,6 +18,8 @@ from moetape.trainers.policy import Pass
 
 if TYPE_CHECKING:
     from moetape.trainers.megatron._session import Session
+
+_T = TypeVar("_T")
 
 
 class ReplayedStep:
@@ -44,43 +46,63 @@ class ReplayedStep:
         self.is_live = not self._policy.replays(pass_)
         self.dropped: frozenset[tuple[int, int]] = frozenset()
         self.counts = Counts()
-        if not self.is_live:
-            self._prepare(routes)
+        setting = f"pass {pass_!r} of {session.spec!r} under {self._policy}"
+        if self.is_live:
+            agreement.agree(None, session.group, same=setting)
+        else:
+            self._prepare(routes, setting)
 
     # Before the schedule.
 
-    def _prepare(self, routes: Sequence[MicroBatchRoutes]) -> None:
-        session = self._session
-        checked: list[Checked] = []
-        error = next(iter(session.take_late_errors()), None)
-        try:
-            session.check_stages()
+    def _prepare(self, routes: Sequence[MicroBatchRoutes], setting: str) -> None:
+        session, on_bad_data = self._session, self._policy.on_bad_data
+        bad: dict[tuple[int, int], mt.Error] = {}
+
+        def check_all() -> list[Checked]:
+            for late in session.take_late_errors():
+                raise late
             session.check()
             checked = self._check(routes, frozenset())
-        except mt.Error as caught:
-            error = error or caught
-        except Exception as caught:  # whatever it is, other ranks wait for this one's verdict
-            if agreement.is_alone(session.group):
-                raise
-            error = error or mt.InvalidArgumentError(f"routes: {type(caught).__name__}: {caught}")
-        bad = {(at, sequence): one for at, each in enumerate(checked) for sequence, one in each.bad.items()}
-        if error is None and bad and self._policy.on_bad_data == "raise":
-            error = next(iter(bad.values()))
-        agreement.agree(error, session.group)
-        if self._policy.on_bad_data != "raise":
+            for at, each in enumerate(checked):
+                bad.update({(at, sequence): one for sequence, one in each.bad.items()})
+            if bad and on_bad_data == "raise":
+                raise next(iter(bad.values()))
+            return checked
+
+        checked = self._agreed(check_all, setting)
+        if not session.stages_checked:  # asks other stages, so not before all ranks are of one mind
+            self._agreed(session.check_stages)
+        if on_bad_data != "raise":
             told = agreement.gather_if_any((_replica(), sorted(bad)) if bad else None, session.group)
-            everywhere = frozenset(
-                pair for one in told if one is not None and one[0] == _replica() for pair in one[1]
-            )
-            if told and self._policy.on_bad_data == "live":
+            if told and on_bad_data == "live":
                 self.is_live = True
                 return
-            if everywhere:
-                checked = self._check(routes, everywhere)
-                self.dropped = everywhere
-        self._check_share(checked)
+            if told:
+                self.dropped = frozenset(
+                    pair for one in told if one is not None and one[0] == _replica() for pair in one[1]
+                )
+                checked = self._agreed(lambda: self._check(routes, self.dropped))
+        counts = reduce(operator.add, (each.chunks[0].counts for each in checked), Counts())
+        if self._policy.max_missing_in_batch is not None:
+            self._agreed(lambda: self._check_share(counts))
         self._plans = list(checked)
-        self.counts = reduce(operator.add, (each.chunks[0].counts for each in checked), Counts())
+        self.counts = counts
+
+    def _agreed(self, check: Callable[[], _T], setting: str = "") -> _T:
+        """Give what a check of this rank's data gives; what it raises on one rank is raised on all."""
+        group = self._session.group
+        result: Any = None
+        error: mt.Error | None = None
+        try:
+            result = check()
+        except mt.Error as caught:
+            error = caught
+        except Exception as caught:  # whatever it is, other ranks wait for this one's verdict
+            if agreement.is_alone(group):
+                raise
+            error = mt.InvalidArgumentError(f"routes: {type(caught).__name__}: {caught}")
+        agreement.agree(error, group, same=setting)
+        return cast("_T", result)
 
     def _check(
         self, routes: Sequence[MicroBatchRoutes], dropped: frozenset[tuple[int, int]]
@@ -111,20 +133,16 @@ class ReplayedStep:
             )
         return checked
 
-    def _check_share(self, checked: Sequence[Checked]) -> None:
-        """Hold the missing rows of the whole step against the policy, on all ranks."""
+    def _check_share(self, counts: Counts) -> None:
+        """Hold the missing rows of the whole step against the policy."""
         limit = self._policy.max_missing_in_batch
-        if limit is None:
-            return
-        counts = reduce(operator.add, (each.chunks[0].counts for each in checked), Counts())
         num_real = counts.replayed + counts.missing + counts.beyond + counts.dropped
-        error = None
-        if counts.missing + counts.dropped > limit * num_real:
-            error = mt.MissingRowsError(
+        num_missing = counts.missing + counts.dropped
+        if limit is not None and num_missing / max(num_real, 1) > limit:
+            raise mt.MissingRowsError(
                 f"replay: expected at most {limit:.0%} of the step's {num_real} tokens here without a "
-                f"recorded row, got {counts.missing + counts.dropped}"
+                f"recorded row, got {num_missing}"
             )
-        agreement.agree(error, self._session.group)
 
     # In the schedule.
 
@@ -210,8 +228,11 @@ class ReplayedStep:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if error is None:
             self.finish()
+            return
+        for late in self._session.take_late_errors():  # of this step, which has failed anyway
+            error.add_note(f"and before: {late}")
 
 
 def _world_rank() -> int:
