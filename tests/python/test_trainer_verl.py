@@ -80,6 +80,13 @@ class Model(torch.nn.Module):  # type: ignore[misc]
         return [router.router_replay for router in self.decoder]
 
 
+def ranks_of(rank: Rank) -> SimpleNamespace:
+    ranks = rank.ranks
+    ranks.get_context_parallel_group = lambda: rank.cp
+    ranks.get_dynamic_data_context_parallel_groups = lambda group_size: rank.cp
+    return ranks
+
+
 def verl(rank: Rank) -> SimpleNamespace:
     """verl's functions on one rank, Megatron's answers standing in."""
     logger: Any = logging.getLogger("verl")
@@ -93,7 +100,7 @@ def verl(rank: Rank) -> SimpleNamespace:
         "_compute_fp8_thd_align_size",
         torch=torch,
         math=math,
-        mpu=rank.ranks,
+        mpu=ranks_of(rank),
         PackedSeqParams=SimpleNamespace,
         _packed_seq_params_supports=lambda name: True,
         _PACKED_SEQ_PARAMS_HAS_CP_PARTITION_MODE=True,
@@ -124,9 +131,7 @@ def verl(rank: Rank) -> SimpleNamespace:
 
 
 def stood_in(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> Rank:
-    ranks = rank.ranks
-    ranks.get_context_parallel_group = lambda: rank.cp
-    stub_modules(monkeypatch, {"megatron.core.parallel_state": ranks})
+    stub_modules(monkeypatch, {"megatron.core.parallel_state": ranks_of(rank)})
     return rank
 
 
@@ -202,6 +207,30 @@ def test_r2_gives_the_rows_that_verl_gives_and_no_padding(here: Rank) -> None:
         assert torch.equal(their_ids[~padding], ids[~padding])
         assert torch.equal(mask, ~padding)
         assert not their_ids[padding].any()  # verl: expert 0, k times
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("variant", [None, "dsv4_hybrid"])
+def test_other_layouts_give_the_rows_that_verl_gives(
+    here: Rank, variant: str | None, dynamic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case I10: DeepSeek-V4's contiguous cut with a full window, and groups of context by micro-batch
+    if dynamic:
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda group: group.rank())
+    settings = config(here, experimental_attention_variant=variant, csa_window_size=24)
+    routes = jagged(ids_of(here.lengths, 4))
+    mask = jagged([torch.arange(length) % 3 > 0 for length in here.lengths])
+    found = []
+    for api, replay in ((verl(here), router_replay().RouterReplay), (ours, ours.RouterReplay)):
+        model = Model(replay, [1, 2, 3])
+        size = here.cp.size() if dynamic else None
+        api.set_router_replay_data(
+            routes, None, settings, 0, replay_mask=mask, local_cp_size=size, model=model
+        )
+        found.append([given(one) for one in model.replays])
+    for (their_ids, their_mask), (ids, own_mask) in zip(*found, strict=True):
+        assert torch.equal(their_mask, own_mask)
+        assert torch.equal(their_ids, ids)
 
 
 def test_padded_batches_give_the_rows_that_verl_gives(here: Rank) -> None:
