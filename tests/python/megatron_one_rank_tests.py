@@ -504,6 +504,63 @@ def test_wide_ids_are_kept_exactly() -> None:
             assert torch.equal(maps[0][0], map_of(rows(ids, 0), num_experts))
 
 
+def test_columns_stay_in_the_recorded_order() -> None:
+    # case I12; trap 15: whoever sorts ids adds bfloat16 products in another order.
+    for changes in ({}, FULL):
+        with parallel():
+            model = gpt(config(**changes))
+            batch = tokens(BATCH, LENGTH)
+            session = attach(model)
+            ids = np.sort(foreign(ids_of(model, batch)), axis=-1)
+            ids[:, ::2] = ids[:, ::2, :, ::-1]  # some rows ascend, some descend
+            seen: list[torch.Tensor] = []
+            port = model.decoder.layers[1].mlp.router.router_replay
+            plain = port.get_replay_topk
+
+            def tap(*args: Any, plain: Any = plain, seen: Any = seen, **rest: Any) -> Any:
+                values, chosen = plain(*args, **rest)
+                seen.append(chosen)
+                return values, chosen
+
+            port.get_replay_topk = tap
+            for grad in (True, False):
+                with (
+                    session.forward_step(step, [whole(session, ids)]) as replayed,
+                    torch.set_grad_enabled(grad),
+                ):
+                    output = replayed(iter([batch]), model)[0].mean()
+                    if grad:
+                        output.backward()
+            assert len(seen) == (3 if changes else 2)
+            assert all(torch.equal(one, torch.from_numpy(rows(ids, 1).copy())) for one in seen)
+
+
+def test_many_steps_leave_nothing() -> None:
+    # case G05, K08; trap 4
+    with parallel():
+        model = gpt(config(**FULL))
+        batch = tokens(BATCH, LENGTH)
+        session = attach(model)
+        given = whole(session, ids_of(model, batch))
+
+        def live_objects() -> int:
+            gc.collect()
+            return len(gc.get_objects())
+
+        counts = []
+        for number in range(61):
+            with session.forward_step(step, [given]) as replayed:
+                output = replayed(iter([batch]), model)[0].mean()
+                if number % 3:
+                    output.backward()  # the others are thrown away with their graph
+            del replayed, output
+            model.zero_grad(set_to_none=True)
+            if number in (20, 40, 60):
+                counts.append(live_objects())
+        assert not session.chunks[0].flights
+        assert counts[2] <= counts[1] + 20  # a micro-batch a step would be hundreds
+
+
 def test_the_rows_that_routers_see() -> None:
     # trap 7
     with parallel():

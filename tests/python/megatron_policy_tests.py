@@ -278,6 +278,31 @@ def test_the_expert_bias_counts_replayed_live_or_no_ids_and_never_padding() -> N
             assert all(not one.any() for one in counts["frozen"])
 
 
+def test_megatrons_padding_mask_is_true_for_padding_and_hides_it_from_the_count() -> None:
+    # trap 21: its own docstrings say the opposite of its code.
+    with parallel():
+        model = gpt(config(moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True))
+        batch = tokens(BATCH, LENGTH)
+        own = ids_of(model, batch)
+        session = attach(model)
+        other = foreign(own)
+        padding = torch.arange(LENGTH) >= torch.tensor([[6], [5]])
+
+        def masked(data: Any, which: Any) -> Any:
+            hidden = torch.ones(BATCH, 1, LENGTH, LENGTH).tril() < 0.5
+            positions = torch.arange(LENGTH).expand(BATCH, LENGTH)
+            return which(next(data), positions, hidden, labels=batch, padding_mask=padding), None
+
+        for layer in model.decoder.layers:
+            layer.mlp.router.local_tokens_per_expert.zero_()
+        with session.forward_step(masked, [whole(session, other)]) as replayed:
+            replayed(iter([batch]), model)
+        real = ~padding.T.reshape(-1)
+        for column, layer in enumerate(model.decoder.layers):
+            counted = layer.mlp.router.local_tokens_per_expert.long()
+            assert torch.equal(counted, map_of(rows(other, column))[real].sum(dim=0))
+
+
 def test_capacity_and_jitter_are_taken_if_the_policy_names_them() -> None:
     with parallel():
         batch = tokens(BATCH, LENGTH)
