@@ -1,4 +1,4 @@
-"""Writes or checks tests/cases.md: which tests carry which case id in a comment (`// case A06`).
+"""Writes or checks tests/cases.md: which tests carry which case id in a comment (`// case A06`, `# trap 8`).
 
 tools/list_cases.py            rewrites the table's last column
 tools/list_cases.py --check    fails if it is not what the tests say
@@ -12,14 +12,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "tests" / "cases.md"
 CASE = re.compile(r"(?://|#)\s*(?:.*?[;:,]\s*)??cases? ((?:[A-K]\d\d)(?:[ ,]+(?:case |and )?[A-K]\d\d)*)")
+TRAP = re.compile(r"(?://|#).*?\btrap (\d+(?:, \d+)*)")
 TEST = re.compile(
     r"^\s*(?:TEST(?:_F|_P)?\((\w+), (\w+)\)|RC_GTEST_PROP\((\w+), (\w+)|(?:async )?def (test_\w+))"
 )
-ROW = re.compile(r"^\| ([A-K]\d\d) \| (.*?) \| (.*) \|$")
+ROW = re.compile(r"^\| ([A-K]\d\d|trap \d+) \| (.*?) \| (.*) \|$")
 
 
 def tests_by_case() -> dict[str, list[str]]:
-    """Case id -> tests, each the nearest one above the comment or on its line."""
+    """Case id, or "trap 8" -> tests, each the nearest one above the comment or on its line."""
     found: dict[str, list[str]] = defaultdict(list)
     files = [f for folder in ("src", "tests") for f in sorted((ROOT / folder).rglob("*test*")) if f.is_file()]
     for file in files:
@@ -27,12 +28,17 @@ def tests_by_case() -> dict[str, list[str]]:
             continue
         lines = file.read_text().splitlines()
         for number, line in enumerate(lines):
-            for match in CASE.finditer(line):
-                name = test_at(lines, number) or file.name
-                for case in re.findall(r"[A-K]\d\d", match.group(1)):
-                    if name not in found[case]:
-                        found[case].append(name)
+            name = test_at(lines, number) or file.name
+            for case in cases_in(line):
+                if name not in found[case]:
+                    found[case].append(name)
     return found
+
+
+def cases_in(line: str) -> list[str]:
+    cases = [case for match in CASE.finditer(line) for case in re.findall(r"[A-K]\d\d", match.group(1))]
+    traps = [trap for match in TRAP.finditer(line) for trap in re.findall(r"\d+", match.group(1))]
+    return cases + [f"trap {number}" for number in traps]
 
 
 def test_at(lines: list[str], number: int) -> str | None:

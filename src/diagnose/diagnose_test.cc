@@ -337,7 +337,7 @@ TEST(Diagnosing, FindsLayersInAnotherOrder) {
   });
 }
 
-// case G11 case H01 case G10: what nobody captured looks like one list in every row.
+// case G11 case H01 case G10; trap 12: what nobody captured looks like one list in every row.
 TEST(Diagnosing, FindsLayersThatNobodyCaptured) {
   for_cases(24, [](const Case& c) {
     const auto odd = static_cast<size_t>(between(0, c.spec.num_moe_layers() - 1, c.random));

@@ -96,7 +96,7 @@ TEST(Extend, RowsKeepTheVersionThatSampledThem) {
       << "same weights, same rows: no conflict";
 }
 
-// case C08: a server that returns the whole history again adds rows only where there were none.
+// case C08; trap 6: a server that returns the whole history again adds rows only where there were none.
 // case C15: a continuation is told by its positions, never by its length.
 TEST(Extend, CumulativeRowsAreNoDelta) {
   EXPECT_EQ(value_of(rows_at(0, 5).extend(rows_at(0, 8))), rows_at(0, 8));

@@ -56,7 +56,7 @@ TEST_F(StoreStory, BlockAddressesCountFromTheBlockNotTheGroup) {  // case B06
   expect_error(big->read(Slots::blocks(block, 16, 17)), ErrorCode::kOutOfRange, "slots[16]");
 }
 
-TEST_F(StoreStory, ANewOwnerNeverSeesTheOldOwnersRows) {  // case B02
+TEST_F(StoreStory, ANewOwnerNeverSeesTheOldOwnersRows) {  // case B02; trap 17
   commit_rows(writer, {7}, {row_of(1)});
   const std::vector<int64_t> slots = {7};
   expect_ok(store->invalidate(Slots(slots)));

@@ -267,7 +267,7 @@ def test_agreeing_by_itself() -> None:
 
 
 def test_larger_set_ups() -> None:
-    # case E06, K02
+    # case E06, K02; trap 11
     prove(SetUp(tp=2, cp=2))
     prove(SetUp(tp=2, pp=2, schedule="megatron", num_micro_batches=3, changes=FULL))
     prove(SetUp(pp=2, ep=2, schedule="megatron", changes={"num_layers": 4, "moe_layer_freq": [0, 1, 0, 1]}))

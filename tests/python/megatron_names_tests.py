@@ -73,7 +73,7 @@ def test_the_same_calls_have_the_same_answers_as_megatrons() -> None:
 
 
 def test_it_stands_in_a_model_as_megatrons_does() -> None:
-    # case I02; trap 6
+    # case I02
     from megatron.core.transformer.moe import router_replay as theirs
 
     found = []

@@ -82,7 +82,7 @@ def test_micro_batches_keep_their_ids_under_every_schedule() -> None:
 
 
 def test_live_rows_are_frozen_for_recomputing() -> None:
-    # case I16, I17, I22
+    # case I16, I17, I22; trap 5
     for changes in (FULL, SELECTIVE):
         with parallel():
             model = gpt(config(**changes))
@@ -112,7 +112,7 @@ def test_live_rows_are_frozen_for_recomputing() -> None:
 
 
 def test_short_padded_and_late_routes_are_placed_by_position() -> None:
-    # case C01, C04
+    # case C01, C04; trap 18
     with parallel():
         model = gpt(config())
         batch = tokens(BATCH, LENGTH)

@@ -122,7 +122,7 @@ def test_a_share_that_is_just_allowed_is_allowed() -> None:
 
 
 def test_rows_of_older_versions_count_as_missing() -> None:
-    # case B05
+    # case B05; trap 6
     with parallel():
         model = gpt(config())
         session = attach(model)

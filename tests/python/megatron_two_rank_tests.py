@@ -43,7 +43,7 @@ def test_pipeline_parallel() -> None:
 
 
 def test_interleaved_pipeline_parallel() -> None:
-    # case G14
+    # case G14; trap 11
     prove(SetUp(pp=2, vp=2, schedule="megatron", num_micro_batches=4, changes={"num_layers": 4, **FULL}))
 
 

@@ -120,7 +120,7 @@ def test_sniffing() -> None:
 
 
 def test_prefill_and_decode_are_spliced() -> None:
-    # case B11: prompt 4, 3 generated; the decode worker sends zeros for the prompt, in another width.
+    # case B11; trap 17: prompt 4, 3 generated; the decode worker sends zeros for the prompt, and wide.
     decoded = FULL.astype(np.uint16)
     decoded[:4] = 0
     later = mt.decode(vllm(decoded), "vllm", spec=SPEC, known_from=4)
