@@ -110,6 +110,10 @@ class Reference:
         self.num_rows += rows
         self.num_ties += int(differ.any(axis=-1).sum())
 
+    def embeddings(self, tokens: list[int]) -> torch.Tensor:
+        with torch.no_grad():
+            return self._model.get_input_embeddings()(torch.tensor(tokens))
+
     def _scores_of(self, fed: tuple[int, ...]) -> np.ndarray:
         with torch.no_grad():
             output = self._model(torch.tensor([fed]), output_router_logits=True)
