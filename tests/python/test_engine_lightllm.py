@@ -133,6 +133,17 @@ def test_what_was_never_written_is_missing_and_not_expert_0() -> None:  # case H
     assert manager.read(torch.tensor([7])).missing == {"unwritten": 1}
 
 
+def test_kv_from_elsewhere_has_no_row_of_an_older_owner() -> None:  # case B02
+    manager = manager_of()
+    ids = ids_of(2, np.random.default_rng(3))
+    step(manager, np.array([4, 5]), ids)
+    manager.store.invalidate(torch.tensor([4]))
+    assert manager.read(torch.tensor([4, 5])).missing == {"invalidated": 1}
+    assert (manager.extract_for_request(torch.tensor([4])) == lightllm.MISSING_ID).all()
+    step(manager, np.array([4]), ids[1:])
+    assert np.array_equal(manager.extract_for_request(torch.tensor([4])), ids[1:].swapaxes(0, 1))
+
+
 def test_a_layer_that_nobody_captured_is_named() -> None:  # case H04
     manager = manager_of()
     manager.capture(0, torch.tensor([[1, 2]]))

@@ -120,6 +120,19 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def aborted(self, path: str, body: dict[str, Any]) -> str:
+        """The text of a stream that is aborted behind its first event."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            json.dumps({**body, "stream": True, "rid": "to be aborted"}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            first = answer.readline()
+            status, text = self.post("/abort_request", {"rid": "to be aborted"})
+            assert status == 200, text
+            return (first + answer.read()).decode()
+
     def processes(self) -> list[psutil.Process]:
         """The server's own and those below it."""
         this = psutil.Process(self.process.pid)

@@ -314,6 +314,18 @@ def test_a_move_that_fails_leaves_no_older_row(place: str, monkeypatch: pytest.M
     assert missing(guarded, slots) == ["invalidated", "invalidated", "valid"]
 
 
+@PLACES
+def test_slots_that_there_are_not_leave_no_older_row_anywhere(place: str) -> None:  # case H03
+    guarded = guard(place)
+    allocator = followed(guarded, size=40)  # of 32
+    slots = allocator.alloc(3).tolist()
+    record(guarded, slots)
+    allocator.alloc(37)
+    record(guarded, [30])
+    assert missing(guarded, slots) == ["invalidated"] * 3
+    assert "32" in str(guarded.fault)
+
+
 def test_every_road_on_which_sglang_hands_out_slots_is_known() -> None:
     """A method of its allocators that is in none of these lists needs a look."""
     from sglang.srt.mem_cache import allocator as package

@@ -24,6 +24,7 @@ GENERATE = {
     "sampling_params": {"temperature": 0.0, "max_new_tokens": 6, "ignore_eos": True},
     "return_routed_experts": True,
 }
+LONG = {**GENERATE, "sampling_params": {**GENERATE["sampling_params"], "max_new_tokens": 900}}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "generate": ("/generate", GENERATE),
     "generate two": ("/generate", {**GENERATE, "text": [PROMPT, "slow"]}),
@@ -64,6 +65,7 @@ def answers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
             requests = REQUESTS if mode == "own" else {**REQUESTS, **OURS}
             answers[mode] = {name: server.post(*request) for name, request in requests.items()}
         server = servers["moetape"]
+        answers["moetape"]["aborted"] = (200, server.aborted("/generate", LONG))
         for version, flush in UPDATES.items():
             update = {"model_path": str(model), "weight_version": str(version), "flush_cache": flush}
             status, text = server.post("/update_weights_from_disk", update)
@@ -161,6 +163,19 @@ def test_a_wrong_option_is_a_bad_request(answers: dict[str, Any]) -> None:
     status, text = answers["moetape"]["wrong option"]
     assert status == 400
     assert "int8" in text
+
+
+def test_an_aborted_request_keeps_the_rows_of_what_was_computed(answers: dict[str, Any], model: Path) -> None:
+    text = answers["moetape"]["aborted"][1]
+    said, whole = routed(text), routed(answers["moetape"]["generate"][1])["routed_experts"]
+    assert said["finish_reason"]["type"] == "abort"
+    assert 0 < said["completion_tokens"] < 900
+    assert "routed_experts_missing" not in said
+    routes = mt.decode(said["routed_experts"], "sglang", spec=mt.RouteSpec.from_config(model))
+    assert len(routes) == said["prompt_tokens"] + said["completion_tokens"] - 1
+    shorter = mt.decode(whole, "sglang", spec=routes.spec)  # the same prompt, greedily sampled
+    rows = min(len(shorter), len(routes))
+    assert np.array_equal(shorter.ids[:rows], routes.ids[:rows])
 
 
 def test_rows_say_which_weights_routed_them(answers: dict[str, Any], model: Path) -> None:

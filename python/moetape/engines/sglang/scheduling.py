@@ -98,11 +98,14 @@ def _guard() -> GuardedCapturer | None:
 
 
 def init_routed_experts_capturer(own: Any, runner: Any) -> None:
-    """After ModelRunner.init_routed_experts_capturer: slots that get a new owner lose their old row."""
+    """After ModelRunner.init_routed_experts_capturer: slots that get a new owner lose their old row.
+
+    An allocator that cannot be followed ends the start, as SGLang's own errors do there.
+    """
     own(runner)
     guard = _guard()
     if guard is not None and not runner.is_draft_worker:
-        guard.attempt(follow_allocator, guard, runner.token_to_kv_pool_allocator)
+        follow_allocator(guard, runner.token_to_kv_pool_allocator)
 
 
 # Of SGLang's allocators, all that give slots to a request or to KV that comes from elsewhere.

@@ -107,7 +107,7 @@ class HostStaging(_Recording):
         return Landed()
 
     def hand_out(self, slots: torch.Tensor) -> None:
-        self._store.invalidate(slots)
+        _disown(self._store, slots)
 
     def clear(self) -> None:
         self._store.reset()
@@ -119,6 +119,15 @@ class HostStaging(_Recording):
         return None
 
 
+def _disown(store: Store, slots: torch.Tensor, as_of: int | None = None) -> None:
+    """No older row stays in the slots; where they cannot be told, in none."""
+    try:
+        store.invalidate(slots, as_of=as_of)
+    except Exception:
+        store.reset(as_of=as_of)
+        raise
+
+
 def _move(store: Store, target: torch.Tensor, source: torch.Tensor, step: int | None = None) -> None:
     """Rows go with their KV; where that fails, no older row stays in the targets."""
     moved = target != source
@@ -126,7 +135,7 @@ def _move(store: Store, target: torch.Tensor, source: torch.Tensor, step: int | 
     try:
         store.move(source, target, step=step)
     except Exception:
-        store.invalidate(target, as_of=step)
+        _disown(store, target, step)
         raise
 
 
@@ -149,7 +158,7 @@ class _HandedOut:
 
     def tell(self, store: Store, slots: torch.Tensor | None = None) -> None:
         """slots: the pieces, where they are on the host already; else this waits for the device."""
-        store.invalidate(torch.cat(self.pieces).cpu() if slots is None else slots, as_of=self.as_of)
+        _disown(store, torch.cat(self.pieces).cpu() if slots is None else slots, self.as_of)
 
 
 class DeviceStaging(_Recording):
