@@ -303,6 +303,39 @@ def test_rows_go_with_kv_that_is_moved(place: str, later: bool) -> None:
     assert guarded.fault is None
 
 
+def test_sglang_moves_accepted_drafts_by_the_call_that_is_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # case G09
+    """Two requests verify three drafts each; of the second, the first and the third are accepted."""
+    from sglang.srt.speculative import spec_utils
+
+    def front(counts: torch.Tensor, window: torch.Tensor, out: torch.Tensor) -> None:
+        """SGLang's kernel of this name, which no wheel has for a CPU."""
+        places = [places[:count] for places, count in zip(window.view(2, -1), counts, strict=True)]
+        out[: int(counts.sum())] = torch.cat(places)
+
+    def chosen(index: torch.Tensor, places: torch.Tensor, out: torch.Tensor, size: int) -> None:
+        picked = index[index >= 0]
+        out[: len(picked)] = places[picked]
+
+    monkeypatch.setattr(spec_utils, "fill_front_out_cache_loc_func", front)
+    monkeypatch.setattr(spec_utils, "fill_accept_out_cache_loc_func", chosen)
+    guarded = guard()
+    allocator = followed(guarded)
+    slots = allocator.alloc(6)
+    ids = np.random.default_rng(2).permuted(np.tile(np.arange(8), (6, 2, 1)), axis=2)[:, :, :2]
+    for column, layer in enumerate(SPEC.layers):
+        guarded.capture(layer, torch.from_numpy(np.ascontiguousarray(ids[:, column])))
+    guarded.on_forward_end(batch_of(slots.tolist()), False, None)
+    batch = types.SimpleNamespace(seq_lens=torch.tensor([5, 9]), out_cache_loc=slots)
+    index = torch.tensor([[0, 1, -1], [3, 5, -1]])
+    spec_utils.move_accept_tokens_to_target_kvcache(batch, index, torch.tensor([1, 1]), allocator)
+    assert guarded.fault is None
+    first, second = slots[:2].tolist(), slots[3:5].tolist()
+    assert np.array_equal(guarded.capturer.read(0, 0, 2, pool_of(first)).ids, ids[:2])
+    assert np.array_equal(guarded.capturer.read(0, 0, 2, pool_of(second)).ids, ids[[3, 5]])
+
+
 @PLACES
 def test_a_move_that_fails_leaves_no_older_row(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     guarded = guard(place)
