@@ -102,6 +102,9 @@ class Scenario:
     env: dict[str, str] = field(default_factory=dict)
 
 
+# Two ranks on a CPU: a core for each, and no NCCL, which SGLang would else start without a GPU.
+TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "SGLANG_NCCL_SO_PATH": "/none"}
+
 SCENARIOS: dict[str, Scenario] = {
     "default": Scenario({}, [name for name in CALLS if name != "many"]),
     "no overlap, chunks": Scenario(
@@ -118,6 +121,8 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "no tokenizer": Scenario({"skip_tokenizer_init": True}, [*PLAIN, "narrow"]),
     "broken": Scenario({}, ["batch", "prefix"], {"MOETAPE_TEST_BREAK": "capture"}),
+    "tensor parallel": Scenario({"tp_size": 2}, PLAIN, TWO_RANKS),
+    "pipeline parallel": Scenario({"pp_size": 2}, ["batch"], TWO_RANKS),
     # SGLang's own does not survive this one, so it is the last.
     "not chunked": Scenario({"chunked_prefill_size": -1, "max_running_requests": 4}, ["batch", "many"]),
 }
