@@ -18,9 +18,9 @@ from typing import cast
 import numpy as np
 
 from moetape._moetape import Plan, Routes, RouteSpec, Tape, merge_layers, merge_rows, tape_bytes
-from moetape.errors import CorruptDataError, InvalidArgumentError, OutOfRangeError
+from moetape.errors import CorruptDataError, InvalidArgumentError, OutOfRangeError, UnsupportedError
 
-__all__ = ["Piece", "Want", "cut", "join", "missing", "read", "select", "wants"]
+__all__ = ["Piece", "Want", "cut", "join", "missing", "no_rows", "read", "select", "wants"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Piece:
     num_bytes: int
 
     def __str__(self) -> str:
-        return f"rows [{self.start}, {self.end}) of layers {self.layers[0]} to {self.layers[-1]}"
+        return f"rows [{self.start}, {self.end}) of layers {_runs_of(self.layers)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ def wants(plan: Plan, spec: RouteSpec) -> tuple[Plan, list[Want]]:
     OutOfRangeError for a layer that the spec does not have.
     """
     layers = tuple(sorted(plan.layers)) if plan.layers is not None else spec.layers
+    # A stage without layers asks only what its rows are used for, which any layer tells.
+    layers = layers or spec.layers[:1]
     for layer in layers:
         spec.column_of(layer)
     found = [Want(*need, layers) for need in sorted(plan.needs())]
@@ -82,14 +84,18 @@ def cut(
 ) -> list[tuple[Piece, bytes]]:
     """Cut routes into pieces: one for each group of layers and each rows_per_piece positions.
 
-    layer_groups: a partition of the spec's layers, such as the layers of each pipeline stage; default: all in
-    one. rows_per_piece: cuts are at its multiples; default: none. Raises InvalidArgumentError.
+    layer_groups: a partition of the spec's layers, such as the layers of each pipeline stage (some may have
+    none); default: all in one. rows_per_piece: cuts are at its multiples; default: none. Raises
+    InvalidArgumentError.
     """
     if rows_per_piece is not None and rows_per_piece < 1:
         raise InvalidArgumentError(f"rows_per_piece: expected 1 or more, got {rows_per_piece}")
-    groups = (
-        [list(group) for group in layer_groups] if layer_groups is not None else [list(routes.spec.layers)]
-    )
+    wanted = [routes.spec.layers] if layer_groups is None else layer_groups
+    groups = [[int(layer) for layer in group] for group in wanted if len(group)]
+    if not groups:
+        raise InvalidArgumentError(
+            f"layer_groups: expected each of the layers {list(routes.spec.layers)} in one group, got none"
+        )
     whole = Tape.from_bytes(_bytes_of(routes, groups), "routes to cut")
     step = rows_per_piece or max(routes.end, 1)
     edges = [routes.start, *range((routes.start // step + 1) * step, routes.end, step), routes.end]
@@ -115,7 +121,10 @@ def read(piece: Piece, data: bytes | memoryview, want: Want, name: str) -> Route
 
     Raises CorruptDataError, with `name`, if the data is not what was cut.
     """
-    tape = Tape.from_bytes(data, name)
+    try:
+        tape = Tape.from_bytes(data, name)
+    except UnsupportedError as error:  # a damaged header may look like one of the future
+        raise CorruptDataError(str(error)) from error
     found = (tape.spec.fingerprint, _checksum(data))
     if found != (piece.fingerprint, piece.checksum) or len(tape) != 1:
         expected = f"{piece.fingerprint:016x} {piece.checksum}"
@@ -131,14 +140,18 @@ def missing(spec: RouteSpec, piece: Piece, want: Want) -> Routes:
     return Routes.from_ids(part, ids, start=start, valid=np.zeros(end - start, bool))
 
 
+def no_rows(spec: RouteSpec, layers: Sequence[int]) -> Routes:
+    """Give Routes of no rows, where nothing is needed or nothing is there: a plan asks for a source, too."""
+    return Routes.from_ids(spec.with_layers(list(layers)), np.zeros((0, len(layers), spec.top_k), np.uint8))
+
+
 def join(spec: RouteSpec, want: Want, parts: Iterable[Routes]) -> Routes:
     """Join what `read` gave. OutOfRangeError where none of it has one of the layers."""
     by_layers: dict[tuple[int, ...], list[Routes]] = {}
     for part in parts:
         by_layers.setdefault(part.spec.layers, []).append(part)
     if not by_layers:  # beyond the rows that there are
-        wanted = spec.with_layers(list(want.layers))
-        return Routes.from_ids(wanted, np.zeros((0, len(want.layers), spec.top_k), np.uint8))
+        return no_rows(spec, want.layers)
     groups = [one[0] if len(one) == 1 else merge_rows(one) for one in by_layers.values()]
     whole = groups[0] if len(groups) == 1 else merge_layers(groups)
     lost = sorted(set(want.layers) - set(whole.spec.layers))
@@ -149,6 +162,15 @@ def join(spec: RouteSpec, want: Want, parts: Iterable[Routes]) -> Routes:
 
 def _bytes_of(routes: Routes, layer_groups: list[list[int]] | None = None) -> bytes:
     return cast(bytes, tape_bytes([routes], layer_groups=layer_groups))
+
+
+def _runs_of(layers: Sequence[int]) -> str:
+    """Ascending layers as a reader says them, such as "1 to 4, 9"."""
+    runs = [
+        [layer for _, layer in run]
+        for _, run in itertools.groupby(enumerate(layers), lambda one: one[1] - one[0])
+    ]
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def _checksum(data: bytes | memoryview) -> str:
