@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import moetape as mt
-from moetape.replay import Plan, RowIds
+from moetape.replay import FILL, Plan, RowIds
 from moetape.trainers.exchange import exchange
 
 SPEC = mt.RouteSpec(layers=range(1, 9), top_k=4, num_experts=300)
@@ -70,9 +70,19 @@ def test_every_rank_gets_what_its_plan_needs(rank: int) -> None:
 
 
 def test_a_rank_that_needs_nothing_still_sends(rank: int) -> None:
-    mine = plan_of(rank) if rank == 0 else Plan.from_row_ids(RowIds.from_lengths([]))
-    _, routes = exchange(mine, held_by(rank), spec=SPEC, num_sequences=len(LENGTHS))
-    assert (len(routes) > 0) == (rank == 0)
+    mine = plan_of(rank) if rank == 0 else Plan.from_row_ids(np.zeros(3, np.int64))
+    plan, routes = exchange(mine, held_by(rank), spec=SPEC, num_sequences=len(LENGTHS))
+    assert (sum(map(len, routes)) > 0) == (rank == 0)
+    assert (plan.apply(routes)[1] == FILL).all() == (rank != 0)
+
+
+def test_a_rank_without_layers_is_told_what_its_rows_are_used_for(rank: int) -> None:
+    rows = plan_of(rank).row_ids
+    mine = Plan.from_row_ids(rows, layers=[]) if rank == 1 else plan_of(rank)
+    plan, routes = exchange(mine, held_by(rank), spec=SPEC, num_sequences=len(LENGTHS))
+    ids, uses = plan.apply(routes)
+    assert (len(ids) == 0) == (rank == 1)
+    assert np.array_equal(uses, mine.apply([routes_of(one) for one in range(len(LENGTHS))])[1])
 
 
 def test_what_is_wrong_on_one_rank_is_raised_on_all(rank: int) -> None:
@@ -94,6 +104,23 @@ def test_what_is_wrong_on_one_rank_is_raised_on_all(rank: int) -> None:
     error = raised(rank, num_sequences=len(LENGTHS) + (rank == 3))
     assert isinstance(error, mt.SpecMismatchError)
     assert "rank 3: expected the spec" in str(error)
+
+
+def test_any_exception_of_one_rank_is_raised_on_all(rank: int) -> None:
+    wrong: dict[str, Any] = {"held": [routes_of(0)], "plan": None, "spec": None, "num_sequences": "7"}
+    for name, value in wrong.items():
+        error = raised(rank, **{name: value} if rank == 2 else {})
+        assert isinstance(error, mt.InvalidArgumentError), name
+        assert "rank 2 of 4: exchange: " in str(error), name
+
+    class Lost(dict[int, mt.Routes]):
+        """Fails only when another rank asks for it."""
+
+        def __getitem__(self, sequence: int) -> mt.Routes:
+            raise RuntimeError(f"{sequence} is gone")
+
+    error = raised(rank, held=Lost(held_by(rank)) if rank == 0 else held_by(rank))
+    assert "rank 0 of 4: exchange: RuntimeError: 0 is gone" in str(error)
 
 
 def main() -> None:

@@ -9,9 +9,10 @@ gets no more than it needs.
 
 from __future__ import annotations
 
+import itertools
 import pickle
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,9 @@ from moetape.trainers.agreement import agree, device_of, is_alone
 
 __all__ = ["exchange"]
 
-Answer = tuple[int, Piece, bytes]  # to which of the asker's wants
+Question = tuple[int, Want]  # which of the asker's wants
+Answer = tuple[int, Piece, bytes]
+T = TypeVar("T")
 
 
 def exchange(
@@ -41,41 +44,44 @@ def exchange(
     spec and num_sequences. A sequence that several ranks hold is sent by the first of them.
 
     What is wrong on one rank is raised on all: SpecMismatchError, OutOfRangeError for a sequence that nobody
-    holds or a layer that is not recorded, CorruptDataError.
+    holds or a layer that is not recorded, CorruptDataError. With other ranks, what is no moetape.Error (a
+    wrong type) becomes an InvalidArgumentError.
     """
-    error: mt.Error | None = None
-    new_plan, wants = plan, list[Want]()
-    try:
-        new_plan, wants = pieces.wants(plan, spec)
-        _check(wants, held, spec, num_sequences)
-    except mt.Error as failure:
-        error = failure
-    agree(error, group)
+    new_plan, wants = _on_all(group, lambda: _checked(plan, held, spec, num_sequences))
     owners = _owners(sorted(held), spec, num_sequences, group)
-    for want in wants:
-        if want.sequence not in owners:
-            error = mt.OutOfRangeError(f"sequence {want.sequence}: expected a rank that holds it, got none")
-    agree(error, group)
-    parts = _send(wants, owners, held, group)
-    routes = []
+    asked = _all_to_all(_on_all(group, lambda: _asked(wants, owners, group)), group)
+    answers = _all_to_all(_on_all(group, lambda: [_answers(one, held) for one in asked]), group)
+    routes = _on_all(group, lambda: _joined(wants, answers, owners, spec))
+    return new_plan, routes or [pieces.no_rows(spec, spec.layers)]
+
+
+def _on_all(group: Any, work: Callable[[], T]) -> T:
+    """Give what this rank's work gives, if it failed on none; all ranks must call."""
+    error: mt.Error | None = None
     try:
-        for want, answers in zip(wants, parts, strict=True):
-            name = f"sequence {want.sequence}, from rank {owners[want.sequence]}"
-            read = [pieces.read(piece, data, want, name) for piece, data in answers]
-            routes.append(pieces.join(spec, want, read))
-    except mt.Error as failure:
-        error = failure
+        found = work()
+    except mt.Error as caught:
+        error = caught
+    except Exception as caught:  # whatever it is, other ranks wait for this one's verdict
+        if is_alone(group):
+            raise
+        error = mt.InvalidArgumentError(f"exchange: {type(caught).__name__}: {caught}")
     agree(error, group)
-    return new_plan, routes
+    return found
 
 
-def _check(wants: list[Want], held: Mapping[int, mt.Routes], spec: mt.RouteSpec, num_sequences: int) -> None:
+def _checked(
+    plan: mt.replay.Plan, held: Mapping[int, mt.Routes], spec: mt.RouteSpec, num_sequences: int
+) -> tuple[mt.replay.Plan, list[Want]]:
+    """What pieces.wants gives, if this rank may ask for it and may send what it holds."""
+    new_plan, wants = pieces.wants(plan, spec)
     for sequence in [*held, *(want.sequence for want in wants)]:
         if not 0 <= sequence < num_sequences:
             raise mt.OutOfRangeError(f"sequence: expected 0 to {num_sequences - 1}, got {sequence}")
     for sequence, routes in held.items():
         if routes.spec.fingerprint != spec.fingerprint:
             raise mt.SpecMismatchError(f"sequence {sequence}: expected {spec}, got {routes.spec}")
+    return new_plan, wants
 
 
 def _owners(held: list[int], spec: mt.RouteSpec, num_sequences: int, group: Any) -> dict[int, int]:
@@ -97,29 +103,36 @@ def _owners(held: list[int], spec: mt.RouteSpec, num_sequences: int, group: Any)
     return owners
 
 
-def _send(
-    wants: list[Want], owners: dict[int, int], held: Mapping[int, mt.Routes], group: Any
-) -> list[list[tuple[Piece, bytes]]]:
-    """Ask the owners and answer what others ask; gives what came for each want."""
-    world = 1 if is_alone(group) else dist.get_world_size(group)
-    asked: list[list[tuple[int, Want]]] = [[] for _ in range(world)]
+def _asked(wants: list[Want], owners: dict[int, int], group: Any) -> list[list[Question]]:
+    """What this rank asks of each rank."""
+    asked: list[list[Question]] = [[] for _ in range(1 if is_alone(group) else dist.get_world_size(group))]
     for index, want in enumerate(wants):
+        if want.sequence not in owners:
+            raise mt.OutOfRangeError(f"sequence {want.sequence}: expected a rank that holds it, got none")
         asked[owners[want.sequence]].append((index, want))
-    answers: list[list[Answer]] = [
-        [(index, piece, data) for index, want in one for piece, data in _parts(held[want.sequence], want)]
-        for one in _all_to_all(asked, group)
-    ]
-    found: list[list[tuple[Piece, bytes]]] = [[] for _ in wants]
-    for one in _all_to_all(answers, group):
-        for index, piece, data in one:
-            found[index].append((piece, data))
-    return found
+    return asked
+
+
+def _answers(asked: list[Question], held: Mapping[int, mt.Routes]) -> list[Answer]:
+    return [(index, *part) for index, want in asked for part in _parts(held[want.sequence], want)]
 
 
 def _parts(routes: mt.Routes, want: Want) -> list[tuple[Piece, bytes]]:
     """What is wanted and nothing else, in one piece if there are such rows."""
     start, end = max(want.start, routes.start), min(want.end, routes.end)
     return pieces.cut(pieces.select(routes.slice(start, end), want.layers)) if start < end else []
+
+
+def _joined(
+    wants: list[Want], answers: list[list[Answer]], owners: dict[int, int], spec: mt.RouteSpec
+) -> list[mt.Routes]:
+    """What came for each want, checked."""
+    parts: list[list[mt.Routes]] = [[] for _ in wants]
+    for index, piece, data in itertools.chain(*answers):
+        want = wants[index]
+        name = f"sequence {want.sequence}, from rank {owners[want.sequence]}"
+        parts[index].append(pieces.read(piece, data, want, name))
+    return [pieces.join(spec, want, some) for want, some in zip(wants, parts, strict=True)]
 
 
 def _all_to_all(values: list[Any], group: Any) -> list[Any]:
