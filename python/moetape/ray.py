@@ -85,20 +85,24 @@ def fetch(
 
     refs[s] is sequence s. Of each (sequence, start, end) that is needed there is one Routes, in this order,
     of the plan's layers; row ids of the new plan name them. So a sequence that is needed whole is one, and a
-    share under zig-zag two. Objects that the plan does not touch are not fetched. Routes may be views of
-    the object store and keep their objects alive.
+    share under zig-zag two; where nothing is needed there is one without rows, so that the plan applies.
+    Objects that the plan does not touch are not fetched. Routes may be views of the object store and keep
+    their objects alive.
 
     on_lost: what becomes of an object that is gone (its owner died, it was evicted) or damaged: "error", or
     its rows are "missing". Raises IoError and CorruptDataError naming sequence, rows and layers;
-    TimeoutError, where not all objects came within timeout_s; SpecMismatchError; OutOfRangeError for a
-    sequence without a reference or a layer that is not recorded.
+    TimeoutError, where not all objects came within timeout_s; SpecMismatchError; WrongTypeError for what is
+    no reference; OutOfRangeError for a sequence without one or a layer that is not recorded.
     """
     if on_lost not in ("error", "missing"):
         raise mt.InvalidArgumentError(f'on_lost: expected "error" or "missing", got {on_lost!r}')
-    if not refs:
+    if len(refs) == 0:  # a batch's column may be an array
         if plan.needs():
             raise mt.OutOfRangeError(f"refs: expected one for sequence {plan.needs()[0][0]}, got 0")
         return plan, []
+    for sequence, ref in enumerate(refs):
+        if not isinstance(ref, RoutesRef):
+            raise mt.WrongTypeError(f"refs: expected a RoutesRef for sequence {sequence}, got {ref!r}")
     spec = refs[0].spec
     for sequence, ref in enumerate(refs):
         if ref.spec.fingerprint != spec.fingerprint:
@@ -109,7 +113,8 @@ def fetch(
     if wants and wants[-1].sequence >= len(refs):
         raise mt.OutOfRangeError(f"refs: expected one for sequence {wants[-1].sequence}, got {len(refs)}")
     _wait(wants, refs, timeout_s)
-    return new_plan, [_read(want, refs[want.sequence], on_lost) for want in wants]
+    routes = [_read(want, refs[want.sequence], on_lost) for want in wants]
+    return new_plan, routes or [pieces.no_rows(spec, spec.layers)]
 
 
 def _read(want: Want, ref: RoutesRef, on_lost: str) -> mt.Routes:
@@ -150,4 +155,5 @@ def _get(ref: Any, name: str) -> memoryview:
     except ray.exceptions.ObjectStoreFullError:
         raise
     except ray.exceptions.RayError as error:
-        raise mt.IoError(f"{name}: lost: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+        reason = str(error).strip().partition("\n")[0]
+        raise mt.IoError(f"{name}: lost: {type(error).__name__}: {reason}") from error

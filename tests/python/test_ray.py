@@ -21,6 +21,8 @@ pytestmark = pytest.mark.xdist_group("ray")
 
 HERE = Path(__file__).resolve().parent
 STORE_BYTES = 100 << 20
+# Neither does a full store spill objects, nor does it put new ones into files.
+NO_DISK = {"automatic_object_spilling_enabled": False, "local_fs_capacity_threshold": 0.0}
 LENGTHS = [2048, 1000, 777]
 CP = 2
 
@@ -43,7 +45,7 @@ class World:
     def put(self, sequence: int, length: int, **how: Any) -> Any:
         return ray.get(self.rollout.put.remote(sequence, length, **how))
 
-    def apply(self, plan: Plan, refs: list[Any], **how: Any) -> Any:
+    def apply(self, plan: Plan, refs: Any, **how: Any) -> Any:
         try:
             return ray.get(self.trainers[0].apply.remote(plan, refs, **how))
         except ray.exceptions.RayTaskError as error:
@@ -62,7 +64,7 @@ def world() -> Iterator[World]:
     cluster = Cluster()
     node = {"num_cpus": 2, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     nodes = [
-        cluster.add_node(**node, _system_config={"automatic_object_spilling_enabled": False}),
+        cluster.add_node(**node, _system_config=NO_DISK),
         cluster.add_node(**node),
     ]
     ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
@@ -184,6 +186,26 @@ def test_wrong_calls_are_refused_by_name(world: World) -> None:
     with pytest.raises(mt.TimeoutError, match=r"sequence 1, rows .*: expected within 5 s, got [01] of 2"):
         world.apply(plan, [ref, late], timeout_s=5)
     ray.cancel(late.objects[0][1], force=True)
+
+
+def test_a_plan_that_needs_nothing_or_has_no_layers_applies(world: World) -> None:
+    ref = world.put(0, 20)
+    _, uses = world.apply(Plan.from_row_ids(np.array([0, -1, 0])), [ref])
+    assert (uses == mt.replay.FILL).all()
+    ids, uses = world.apply(Plan.from_row_ids(RowIds.from_lengths([21]), layers=[]), [ref])
+    assert len(ids) == 0
+    assert uses.tolist() == [mt.replay.REPLAYED] * 20 + [LIVE]
+
+
+def test_the_references_may_be_a_column_of_the_batch(world: World) -> None:
+    column = np.empty(2, object)
+    column[:] = [world.put(0, 20), world.put(1, 20)]
+    plan = Plan.from_row_ids(RowIds.from_lengths([20, 20]))
+    _, uses = world.apply(plan, column)
+    assert (uses == mt.replay.REPLAYED).all()
+    column[1] = None
+    with pytest.raises(mt.WrongTypeError, match="refs: expected a RoutesRef for sequence 1, got None"):
+        world.apply(plan, column)
 
 
 def test_a_reference_is_small(world: World) -> None:
