@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +15,7 @@ from megatron_cpu import config, dispatched, forward, gpt, map_of, parallel, ste
 from moetape.trainers.megatron import attach
 from peer_code import Group, peer_code, stub_modules
 from peer_ranks import Rank
+from peer_skyrl import PACKAGE, ROOM, align_code, layout_code, packed_code
 from recipe_code import recipe, shares
 from test_peers_miles import miles_replay_rows
 
@@ -47,43 +46,12 @@ def model_of(**changes: Any) -> Any:
 
 def skyrl(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """SkyRL's own code, and its modules for who imports them."""
-    room = "skyrl/backends/skyrl_train/"
-    align = peer_code(
-        "skyrl-0.4.0",
-        room + "distributed/megatron/packing_utils.py",
-        "get_packed_seq_align_size",
-        "get_unpacked_seq_align_size",
-        "_fp8_token_align",
-        math=math,
-        AUTO_FP8_RECIPE="auto",
-        is_mxfp8_recipe=lambda recipe: recipe == "mxfp8",
-    )
-    packed = peer_code(
-        "skyrl-0.4.0",
-        room + "utils/packed_tensor.py",
-        "PackedTensor",
-        "cu_seqlens_from_lengths",
-        "lengths_from_offsets",
-        "CU_SEQLENS_DTYPE",
-        torch=torch,
-    )
-    layout = peer_code(
-        "skyrl-0.4.0",
-        room + "distributed/megatron/token_metadata.py",
-        "TokenMetadataLayout",
-        "build_token_metadata_layout",
-        "align_packed_token_metadata",
-        "align_token_metadata",
-        "_align_token_rows",
-        "_new_metadata_tensor",
-        torch=torch,
-        dataclass=dataclasses.dataclass,
-        __name__=__name__,
-        **vars(align),
-    )
+    align = align_code()
+    packed = packed_code()
+    layout = layout_code(align)
     replay = peer_code(
-        "skyrl-0.4.0",
-        room + "utils/replay_utils.py",
+        PACKAGE,
+        ROOM + "utils/replay_utils.py",
         "setup_per_microbatch_replay_forward",
         "clear_router_replay",
         "replay_padding_row",
@@ -96,7 +64,7 @@ def skyrl(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         align_token_metadata=layout.align_token_metadata,
         align_packed_token_metadata=layout.align_packed_token_metadata,
     )
-    names = room.rstrip("/").replace("/", ".")
+    names = ROOM.rstrip("/").replace("/", ".")
     stub_modules(
         monkeypatch,
         {

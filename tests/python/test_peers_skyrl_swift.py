@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from moetape.replay import RowIds
 from peer_code import peer_code, stub_modules
 from peer_ranks import SEEDS, Array, Rank
+from peer_skyrl import PACKAGE, ROOM, align_code, layout_code, packed_code
 
 
 @pytest.fixture(params=SEEDS)
@@ -20,46 +19,17 @@ def rank(request: pytest.FixtureRequest) -> Rank:
     return Rank.random(request.param)
 
 
-SKYRL = "skyrl/backends/skyrl_train/distributed/megatron/"
+SKYRL = ROOM + "distributed/megatron/"
 
 
 @pytest.fixture
 def skyrl(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     stub_modules(monkeypatch, {"megatron.core.parallel_state": rank.ranks})
-    align = peer_code(
-        "skyrl-0.4.0",
-        SKYRL + "packing_utils.py",
-        "get_packed_seq_align_size",
-        "get_unpacked_seq_align_size",
-        "_fp8_token_align",
-        math=math,
-        AUTO_FP8_RECIPE="auto",
-        is_mxfp8_recipe=lambda recipe: recipe == "mxfp8",
-    )
-    packed = peer_code(
-        "skyrl-0.4.0",
-        "skyrl/backends/skyrl_train/utils/packed_tensor.py",
-        "PackedTensor",
-        "cu_seqlens_from_lengths",
-        "lengths_from_offsets",
-        "CU_SEQLENS_DTYPE",
-        torch=torch,
-    )
-    layout = peer_code(
-        "skyrl-0.4.0",
-        SKYRL + "token_metadata.py",
-        "TokenMetadataLayout",
-        "build_token_metadata_layout",
-        "align_packed_token_metadata",
-        "_align_token_rows",
-        "_new_metadata_tensor",
-        torch=torch,
-        dataclass=dataclasses.dataclass,
-        __name__=__name__,
-        **vars(align),
-    )
+    align = align_code()
+    packed = packed_code()
+    layout = layout_code(align)
     batch = peer_code(
-        "skyrl-0.4.0",
+        PACKAGE,
         SKYRL + "megatron_utils.py",
         "preprocess_packed_seqs",
         torch=torch,
@@ -89,7 +59,7 @@ def test_skyrl_packed_batches(rank: Rank, skyrl: SimpleNamespace, recipe: str | 
 def test_skyrl_flattens_padded_batches_batch_first(rank: Rank, skyrl: SimpleNamespace) -> None:
     # megatron-core's routers see row s * B + b: right for one sequence a micro-batch only.
     split = peer_code(
-        "skyrl-0.4.0",
+        PACKAGE,
         "skyrl/backends/skyrl_train/utils/replay_utils.py",
         "_split_replay_indices",
         torch=torch,

@@ -6,29 +6,10 @@ import os
 
 import pytest
 
-from megatron_run import VERSIONS, check, names
+from megatron_marks import on_ranks
+from megatron_run import VERSIONS, check
 
 pytest.importorskip("torch")
-
-
-def on_ranks(world: int, *modules: str, versions: list[str] = VERSIONS) -> pytest.MarkDecorator:
-    """Each test of the modules with each version; those of one run stay in one worker."""
-    return pytest.mark.parametrize(
-        ("version", "world", "modules", "name"),
-        [
-            pytest.param(
-                version,
-                world,
-                modules,
-                name,
-                id=f"{name}-{version}",
-                marks=pytest.mark.xdist_group(f"megatron-{version}-{world}"),
-            )
-            for version in versions
-            for module in modules
-            for name in names(module)
-        ],
-    )
 
 
 @on_ranks(

@@ -12,7 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import moetape as mt  # noqa: E402
-from megatron_run import VERSIONS, check, names  # noqa: E402
+from megatron_marks import on_ranks  # noqa: E402
+from megatron_run import check  # noqa: E402
 from moetape.trainers import miles, slime  # noqa: E402
 from peer_code import peer_code  # noqa: E402
 from peer_ranks import SEEDS, Rank  # noqa: E402
@@ -248,27 +249,11 @@ def test_a_fused_router_is_refused(slime_on: pytest.MonkeyPatch) -> None:
         manager.register_to_module(module, "routing_replay")
 
 
-def on_ranks(world: int, module: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        ("version", "name"),
-        [
-            pytest.param(
-                version,
-                name,
-                id=f"{name}-{version}",
-                marks=pytest.mark.xdist_group(f"slime-{version}-{world}"),
-            )
-            for version in VERSIONS
-            for name in names(module)
-        ],
-    )
-
-
 @on_ranks(1, "slime_one_rank_tests")
-def test_in_models_on_one_rank(version: str, name: str) -> None:
-    check(version, 1, ("slime_one_rank_tests",), name)
+def test_in_models_on_one_rank(version: str, world: int, modules: tuple[str, ...], name: str) -> None:
+    check(version, world, modules, name)
 
 
 @on_ranks(2, "slime_two_rank_tests")
-def test_in_models_on_two_ranks(version: str, name: str) -> None:
-    check(version, 2, ("slime_two_rank_tests",), name)
+def test_in_models_on_two_ranks(version: str, world: int, modules: tuple[str, ...], name: str) -> None:
+    check(version, world, modules, name)

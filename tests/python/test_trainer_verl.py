@@ -14,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import moetape as mt  # noqa: E402
-from megatron_run import VERSIONS, check, names  # noqa: E402
+from megatron_marks import on_ranks  # noqa: E402
+from megatron_run import check  # noqa: E402
 from moetape.trainers import verl as ours  # noqa: E402
 from peer_code import Group, peer_code, stub_modules  # noqa: E402
 from peer_ranks import SEEDS, Rank  # noqa: E402
@@ -396,27 +397,11 @@ def test_ids_that_cannot_be_right_are_errors_and_recomputation_without_ids_too()
     ours.RouterReplay.router_instances.clear()
 
 
-def on_ranks(world: int, module: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        ("version", "name"),
-        [
-            pytest.param(
-                version,
-                name,
-                id=f"{name}-{version}",
-                marks=pytest.mark.xdist_group(f"verl-{version}-{world}"),
-            )
-            for version in VERSIONS
-            for name in names(module)
-        ],
-    )
-
-
 @on_ranks(1, "verl_one_rank_tests")
-def test_in_models_on_one_rank(version: str, name: str) -> None:
-    check(version, 1, ("verl_one_rank_tests",), name)
+def test_in_models_on_one_rank(version: str, world: int, modules: tuple[str, ...], name: str) -> None:
+    check(version, world, modules, name)
 
 
 @on_ranks(2, "verl_two_rank_tests")
-def test_in_models_on_two_ranks(version: str, name: str) -> None:
-    check(version, 2, ("verl_two_rank_tests",), name)
+def test_in_models_on_two_ranks(version: str, world: int, modules: tuple[str, ...], name: str) -> None:
+    check(version, world, modules, name)
