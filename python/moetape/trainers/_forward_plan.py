@@ -15,6 +15,7 @@ from moetape.models.forward import ForwardInputs
 from moetape.replay import FILL, LIVE, REPLAYED, Plan
 from moetape.trainers import _alignment as alignment
 from moetape.trainers._microbatch import Counts, narrow
+from moetape.trainers._sources import check_spec, no_rows, other_tokens
 from moetape.trainers.policy import ReplayPolicy
 
 _JITTER = ("jitter_noise", "moe_jitter_eps")  # of Mixtral and MiniMax, of DBRX
@@ -64,9 +65,12 @@ def plan_forward(
     row_ids = _row_ids(given, call, sources, set(dropped), bad)
     for sequence, source in enumerate(sources):
         if sequence not in dropped:
-            _keep_first(bad, sequence, _unusable(source, sequence, spec))
+            try:
+                check_spec(source, f"routes[{sequence}]", spec)
+            except mt.SpecMismatchError as error:
+                bad.setdefault(sequence, error)
         if sequence in dropped or sequence in bad:
-            sources[sequence] = _no_rows(spec)
+            sources[sequence] = no_rows(spec)
         elif policy.min_version is not None:
             sources[sequence] = source.without(version_below=policy.min_version)
     plan = Plan.from_row_ids(row_ids, layers=list(layers))
@@ -82,7 +86,8 @@ def plan_forward(
     rows.check_missing(bad, policy)
     if not call.is_embedded and any(one.tokens is not None for one in sources):
         tokens = call.tokens.detach().reshape(-1).to("cpu", torch.int32).numpy()
-        _verify(plan, sources, tokens, bad)
+        for sequence, other in other_tokens(plan, sources, tokens):
+            bad.setdefault(sequence, other)
     if not bad:
         rows.check_batch(policy)
     takes = rows.takes(policy)
@@ -140,44 +145,6 @@ def _row_ids(
     return np.ascontiguousarray(row_ids).reshape(-1)
 
 
-def _unusable(routes: mt.Routes, sequence: int, spec: mt.RouteSpec) -> mt.Error | None:
-    if routes.spec.fingerprint != spec.fingerprint:
-        return mt.SpecMismatchError(
-            f"routes[{sequence}]: expected those of {spec}, got those of {routes.spec}"
-        )
-    if spec.distinct and not routes.spec.distinct:
-        return mt.SpecMismatchError(
-            f"routes[{sequence}]: expected distinct ids, as the model's routers pick; got a spec that lets a "
-            "row repeat one"
-        )
-    return None
-
-
-def _keep_first(bad: dict[int, mt.Error], sequence: int, error: mt.Error | None) -> None:
-    if error is not None:
-        bad.setdefault(sequence, error)
-
-
-def _no_rows(spec: mt.RouteSpec) -> mt.Routes:
-    return mt.Routes.from_ids(spec, np.empty((0, spec.num_moe_layers, spec.top_k), np.uint8))
-
-
-def _verify(
-    plan: Plan, routes: Sequence[mt.Routes], tokens: npt.NDArray[np.int32], bad: dict[int, mt.Error]
-) -> None:
-    """Hold the batch's tokens against those that routes carry, sequence by sequence where they differ."""
-    try:
-        plan.verify(routes, tokens)
-    except mt.ConflictError:
-        row_ids = plan.row_ids
-        for sequence in range(len(routes)):
-            own = np.where((row_ids >> 32) - 1 == sequence, row_ids, 0)
-            try:
-                Plan.from_row_ids(own, layers=plan.layers).verify(routes, tokens)
-            except mt.ConflictError as error:
-                _keep_first(bad, sequence, error)
-
-
 class _Rows:
     """What the rows of a forward are, by sequence. out: sequences that are taken out of replay."""
 
@@ -207,8 +174,7 @@ class _Rows:
         """Add sequences with positions behind the one that follows their routes' last."""
         for sequence in np.unique(self.sequence[self.behind_last]).tolist():
             first = int(np.flatnonzero(self.behind_last & (self.sequence == sequence))[0])
-            _keep_first(
-                bad,
+            bad.setdefault(
                 sequence,
                 mt.WrongShapeError(
                     f"row_ids: expected positions up to {self.ends[sequence]} of sequence {sequence}, whose "
@@ -231,7 +197,7 @@ class _Rows:
                 f"{sequence}, got {num_missing[sequence]} without; the first is sequence {sequence} position "
                 f"{first}"
             )
-            _keep_first(bad, sequence, error)
+            bad.setdefault(sequence, error)
 
     def check_batch(self, policy: ReplayPolicy) -> None:
         """Hold the missing rows of the batch, those of sequences taken out among them, against the policy."""

@@ -13,6 +13,7 @@ import torch
 import moetape as mt
 from moetape.replay import FILL, LIVE, REPLAYED, Plan
 from moetape.trainers._microbatch import Counts, narrow
+from moetape.trainers._sources import check_spec, no_rows, other_tokens, rows_of
 from moetape.trainers.policy import ReplayPolicy
 
 Ids64 = npt.NDArray[np.int64]
@@ -102,7 +103,7 @@ def plan_micro_batch(
     row_ids = shard.rows(f"{name}: row_ids", _int64(given.row_ids, f"{name}: row_ids"))
     if not sources and not np.isin(row_ids, (0, -1)).all():
         raise mt.OutOfRangeError(f"{name}: routes: expected one of each sequence of row_ids, got none")
-    nothing = _no_rows(spec)
+    nothing = no_rows(spec)
     checked = Checked([])
     too_long = dict(_too_long(given, sources, name))
     for sequence, source in enumerate(sources):
@@ -170,18 +171,12 @@ def _drop_unreadable(
         if isinstance(source, mt.Routes):
             continue
         try:
-            _rows_of(plan, sequence).apply(sources, dtype="int64")
+            rows_of(plan, sequence).apply(sources, dtype="int64")
         except mt.Error as error:
             bad[sequence] = type(error)(f"{name}: routes[{sequence}]: {error}")
             sources[sequence] = nothing
             found = True
     return found
-
-
-def _rows_of(plan: Plan, sequence: int) -> Plan:
-    """A plan without the rows of other sequences."""
-    row_ids = plan.row_ids
-    return Plan.from_row_ids(np.where((row_ids >> 32) - 1 == sequence, row_ids, 0), layers=plan.layers)
 
 
 def _int64(array: Any, what: str) -> Ids64:
@@ -197,18 +192,8 @@ def _int64(array: Any, what: str) -> Ids64:
     return ids
 
 
-def _no_rows(spec: mt.RouteSpec) -> mt.Routes:
-    return mt.Routes.from_ids(spec, np.empty((0, spec.num_moe_layers, spec.top_k), np.uint8))
-
-
 def _usable(source: Any, what: str, spec: mt.RouteSpec, policy: ReplayPolicy) -> Any:
-    if source.spec.fingerprint != spec.fingerprint:
-        raise mt.SpecMismatchError(f"{what}: expected those of {spec}, got those of {source.spec}")
-    if spec.distinct and not source.spec.distinct:
-        raise mt.SpecMismatchError(
-            f"{what}: expected distinct ids, as the model's routers pick; got a spec that lets a row "
-            "repeat one"
-        )
+    check_spec(source, what, spec)
     if policy.min_version is None:
         return source
     if not isinstance(source, mt.Routes):
@@ -284,15 +269,9 @@ def _verify(
         raise mt.WrongShapeError(f"{name}: tokens: expected the shape of row_ids, got {list(array.shape)}")
     rows = shard.rows(f"{name}: tokens", array).astype(np.int32)
     # Texts carry no tokens.
-    routes = [one if isinstance(one, mt.Routes) else _no_rows(one.spec) for one in sources]
-    try:
-        plan.verify(routes, rows)
-    except mt.ConflictError:
-        for sequence in range(len(routes)):
-            try:
-                _rows_of(plan, sequence).verify(routes, rows)
-            except mt.ConflictError as error:
-                bad.setdefault(sequence, mt.ConflictError(f"{name}: routes[{sequence}]: {error}"))
+    routes = [one if isinstance(one, mt.Routes) else no_rows(one.spec) for one in sources]
+    for sequence, error in other_tokens(plan, routes, rows):
+        bad.setdefault(sequence, mt.ConflictError(f"{name}: routes[{sequence}]: {error}"))
 
 
 def _mark(planned: Planned, rows: _Rows, policy: ReplayPolicy) -> None:
